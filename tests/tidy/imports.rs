@@ -9,7 +9,8 @@ use crate::tokens::{Flat, flatten};
 const CORE: &[&str] = &["error", "dtype", "device", "ops", "backend"];
 
 /// The packages as Rust names them, and how the paths of their files begin: each may import those before it.
-const PACKAGES: [(&str, &[&str]); 3] = [("trifuse", &["src/", "backends/"]), ("trifuse_testkit", &["crates/testkit/"]), ("trifuse_cli", &["crates/cli/"])];
+const PACKAGES: [(&str, &[&str]); 4] =
+    [("trifuse", &["src/", "backends/"]), ("trifuse_testkit", &["crates/testkit/"]), ("trifuse_serve", &["crates/serve/"]), ("trifuse_cli", &["crates/cli/"])];
 
 /// Whether a path that begins with `name` begins at the root of a package.
 pub fn is_root(name: &str) -> bool {
@@ -38,6 +39,19 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("casefile", &["error", "dtype", "device", "ops", "safetensors_file", "oracle", "cases", "tolerance"]),
     ("conformance", &["error", "dtype", "device", "ops", "backend", "session", "oracle", "cases", "tolerance", "casefile"]),
     ("contract", &["error", "dtype", "device", "ops", "backend", "session", "cases", "conformance"]),
+    // Of the server.
+    ("queueing", &[]),
+    ("content", &["error"]),
+    ("keys", &["error", "read", "queueing"]),
+    ("config", &["keys", "queueing"]),
+    ("metrics", &["error", "queueing"]),
+    ("embedder", &["error", "backend", "adapters", "model", "queueing"]),
+    ("line", &["error", "adapters", "model", "metrics", "queueing"]),
+    ("runner", &["error", "model", "embedder", "line", "queueing"]),
+    ("embeddings", &["error", "adapters", "model", "embedder", "line", "metrics", "queueing", "runner"]),
+    ("generate", &["error", "llm", "line", "queueing"]),
+    ("http", &["error", "adapters", "llm", "model", "config", "embeddings", "generate", "keys", "line", "queueing"]),
+    ("server", &["error", "config", "embedder", "embeddings", "generate", "http", "metrics", "queueing"]),
     // Of the command.
     ("verify", &["error", "dtype", "device", "ops", "backend", "safetensors_file", "session", "oracle", "cases", "tolerance", "conformance", "adapters"]),
 ];

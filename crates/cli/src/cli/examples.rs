@@ -33,6 +33,12 @@ pub const EMBED: &str = "Examples:
   trifuse embed lines.jsonl --model model/ --adapters all.s2lc --adapter rust -o vectors.jsonl
   echo '{\"text\": \"one line\", \"adapter\": \"rust\"}' | trifuse embed --model model/ --adapters adapters/";
 
+#[cfg(feature = "serve")]
+pub const SERVE: &str = "Examples:
+  trifuse serve --model org/model --adapters all.s2lc
+  trifuse serve --model model/ --adapters adapters/ --listen 0.0.0.0:8000 --api-key-file keys
+  curl localhost:8000/v1/embeddings -H 'content-type: application/json' -d '{\"model\": \"rust\", \"input\": \"one text\"}'";
+
 pub const GENERATE: &str = "Examples:
   trifuse generate --model model.gguf \"The capital of France is\"
   trifuse generate --model org/model --temperature 0.8 --top-p 0.95 --seed 7 \"Once upon a time\"

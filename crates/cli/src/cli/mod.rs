@@ -2,6 +2,7 @@
 //!
 //! Exit status: 0 right; 1 it ran but a check failed; 2 wrong use; 3 no such backend; 4 bad input; 130 interrupted.
 
+mod adapters;
 mod bench;
 mod bundle;
 mod calibrate;
@@ -24,6 +25,8 @@ mod outcome;
 mod output;
 mod progress;
 mod samples;
+#[cfg(feature = "serve")]
+mod serve;
 mod values;
 mod verify;
 mod warnings;
@@ -89,6 +92,10 @@ enum Command {
     /// Turn text into embeddings with a sentence encoder, an adapter of its own on every line
     #[command(after_help = examples::EMBED)]
     Embed(embed::Args),
+    /// Serve a sentence encoder and its adapters over HTTP, by OpenAI's routes
+    #[cfg(feature = "serve")]
+    #[command(after_help = examples::SERVE)]
+    Serve(serve::Args),
     /// Go on with a text by a language model
     #[command(after_help = examples::GENERATE)]
     Generate(generate::Args),
@@ -123,6 +130,8 @@ impl Command {
             Self::Bundle(_) => "bundle",
             Self::Inspect(_) => "inspect",
             Self::Embed(_) => "embed",
+            #[cfg(feature = "serve")]
+            Self::Serve(_) => "serve",
             Self::Generate(_) => "generate",
             Self::Chat(_) => "chat",
             Self::Eval(_) => "eval",
@@ -177,6 +186,8 @@ fn run(command: Command, global: &Global, output: &Output) -> Result<Outcome> {
         Command::Bundle(args) => bundle::run(&args, output),
         Command::Inspect(args) => inspect::run(&args, output),
         Command::Embed(args) => embed::run(&args, &global.backend, output),
+        #[cfg(feature = "serve")]
+        Command::Serve(args) => serve::run(&args, &global.backend, output),
         Command::Generate(args) => generate::run(&args, &global.backend, output),
         Command::Chat(args) => chat::run(&args, &global.backend, output),
         Command::Eval(args) => eval::run(&args, &global.backend, output),

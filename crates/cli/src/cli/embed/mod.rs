@@ -1,6 +1,5 @@
 //! `embed`: texts in, a vector a line out, any mix of adapters.
 
-mod adapters;
 mod input;
 mod rows;
 mod write;
@@ -19,11 +18,11 @@ use trifuse::model::{Encoder, EncoderOptions, Text, files, find};
 use trifuse::{DType, Error, Result};
 
 use super::Outcome;
+use super::adapters::Adapters;
 use super::interrupt::{Interrupt, STATUS};
 use super::output::{Output, Page, Report};
 use super::progress::Progress;
 use super::values;
-use adapters::Adapters;
 use input::Lines;
 use rows::Worker;
 use write::{Format, Sink};

@@ -5,8 +5,8 @@ use trifuse::adapters::engine::AdapterId;
 use trifuse::backend::Backend;
 use trifuse::model::{Encoder, Row, Text};
 
-use super::adapters::Adapters;
 use super::input::Request;
+use crate::cli::adapters::Adapters;
 
 /// What does the work.
 pub struct Worker<'a, B: Backend> {

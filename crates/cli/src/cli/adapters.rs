@@ -100,6 +100,12 @@ impl Adapters {
         &self.notes
     }
 
+    /// Adapters that are attached, sorted by name.
+    #[cfg(feature = "serve")]
+    pub fn attached(&self) -> impl Iterator<Item = (&str, AdapterId)> {
+        self.attached.iter().map(|(name, id)| (name.as_str(), *id))
+    }
+
     /// Adapters that are left out, and why.
     pub fn refused(&self) -> impl Iterator<Item = (&str, &str)> {
         self.refused.iter().map(|(name, reason)| (name.as_str(), reason.as_str()))

@@ -1,0 +1,188 @@
+//! `serve`: a model and its adapters over HTTP, until the program is asked to end.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use trifuse::adapters::engine::AdapterId;
+use trifuse::adapters::peft::{CONFIG_FILE, TENSOR_FILE, adapter_folders};
+use trifuse::backend::Backend;
+use trifuse::backends::{Choice, Visit};
+use trifuse::device::Kind;
+use trifuse::model::{Encoder, EncoderOptions, Text, find};
+use trifuse::{DType, Error, Result};
+use trifuse_serve::queueing::ledger::Outcome as End;
+use trifuse_serve::queueing::registry::Generation;
+use trifuse_serve::{Config, EmbeddingModel, Keys, Opened, Server, content};
+
+use super::Outcome;
+use super::adapters::Adapters;
+use super::interrupt::Interrupt;
+use super::output::{Output, Page, Report};
+use super::values;
+
+/// How often a signal is looked for.
+const STEP: Duration = Duration::from_millis(50);
+/// Tokens of a batch on devices that name no number: few, so that nobody waits long for a batch that has begun.
+const BATCH_TOKENS: u32 = 2048;
+
+/// Arguments of `serve`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The model: a folder, or organisation/name in the local cache of Hugging Face's libraries
+    #[arg(long, value_name = "MODEL")]
+    model: PathBuf,
+    /// A bundle of adapters; or adapter folders, as `compress` takes them: [NAME=]DIR (may be given again)
+    #[arg(long, value_name = "PATH")]
+    adapters: Vec<PathBuf>,
+    /// The model's name in requests; by default the last part of --model
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Where to listen; port 0 takes any that is free
+    #[arg(long, default_value = "127.0.0.1:8000", value_name = "ADDRESS")]
+    listen: SocketAddr,
+    /// Who may ask: a file of lines NAME:SHA256 of a key, which :admin or :share=N may follow; without it everybody may
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+    /// What the model computes in; by default f16 on cuda, f32 elsewhere
+    #[arg(long, value_name = "DTYPE", value_parser = values::dtype())]
+    dtype: Option<DType>,
+    /// Tokens of a batch, at most; by default what suits the device
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    batch_tokens: Option<u32>,
+    /// The longest estimated wait, in seconds, at which a request is let in; behind it the answer is 429
+    #[arg(long, default_value_t = 2.0, value_name = "SECONDS", value_parser = seconds)]
+    max_wait: f64,
+    /// Threads that serve connections, and as many that tokenize; by default one a core
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+    /// How long requests are still taken once the program is asked to end, in seconds
+    #[arg(long, default_value_t = 5.0, value_name = "SECONDS", value_parser = seconds)]
+    drain_delay: f64,
+    /// How long requests under way may take from then on, in seconds
+    #[arg(long, default_value_t = 30.0, value_name = "SECONDS", value_parser = seconds)]
+    drain_timeout: f64,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    text.parse::<f64>().ok().filter(|value| (0.0..=86_400.0).contains(value)).ok_or_else(|| "expected seconds, 0 to 86400".into())
+}
+
+/// What came of a run.
+#[derive(Debug, Serialize)]
+struct Served {
+    listen: SocketAddr,
+    model: String,
+    accepted: u64,
+    finished: u64,
+    failed: u64,
+    cancelled: u64,
+    expired: u64,
+}
+
+/// Serves until a signal comes, and then until what is under way has ended.
+pub fn run(args: &Args, backend: &Choice, output: &Output) -> Result<Outcome> {
+    let interrupt = Interrupt::listen()?;
+    let name = args.name.clone().map_or_else(|| name_of(&args.model), Ok)?;
+    let mut config = Config::new(args.listen);
+    config.keys = args.api_key_file.as_deref().map(Keys::open).transpose()?.unwrap_or_default();
+    config.threads = args.threads.map_or(config.threads, usize::from);
+    config.queue.max_wait = Duration::from_secs_f64(args.max_wait);
+    config.limits.drain_delay = Duration::from_secs_f64(args.drain_delay);
+    config.limits.drain_timeout = Duration::from_secs_f64(args.drain_timeout);
+    let (notes, told) = std::sync::mpsc::channel();
+    let job = Open { model: args.model.clone(), adapters: args.adapters.clone(), dtype: args.dtype, batch_tokens: args.batch_tokens, notes };
+    let backend = backend.clone();
+    let model = EmbeddingModel { name: name.clone(), open: Box::new(move || backend.open(job)) };
+    let handle = Server::start(config, Some(model), None)?;
+    told.try_iter().for_each(|note| output.note(note));
+    output.note(format_args!("{name} is served on http://{}", handle.addr()));
+    let mut lost = false;
+    while !handle.is_finished() {
+        lost |= handle.is_lost();
+        if interrupt.asked() || lost {
+            handle.drain();
+        }
+        std::thread::sleep(STEP);
+    }
+    let ledger = handle.ledger();
+    let [finished, failed, cancelled, expired] = End::ALL.map(|end| ledger.ended(end));
+    let served = Served { listen: handle.addr(), model: name, accepted: ledger.accepted(), finished, failed, cancelled, expired };
+    handle.wait();
+    if lost {
+        return Err(Error::device("serving", "it takes no more work; start the server again"));
+    }
+    output.report(&served)?;
+    Ok(Outcome::Right)
+}
+
+/// The name by which a model is asked for: `organisation/name` as it is, of a folder its last part.
+fn name_of(model: &Path) -> Result<String> {
+    let last = if model.is_dir() { model.canonicalize().map_err(Error::io(model, "read"))?.file_name().map(PathBuf::from) } else { Some(model.into()) };
+    // The name as it was given is taken before what it may be a link to.
+    let given = if model.is_dir() { model.file_name().map(PathBuf::from) } else { None };
+    let name = given.or(last).and_then(|name| name.to_str().map(|name| name.trim_start_matches('.').to_owned()));
+    name.filter(|name| !name.is_empty()).ok_or_else(|| Error::invalid("--name", "a name for the model, as its folder has none in UTF-8", "none"))
+}
+
+/// Opens the model on the thread of its device.
+struct Open {
+    model: PathBuf,
+    adapters: Vec<PathBuf>,
+    dtype: Option<DType>,
+    batch_tokens: Option<u32>,
+    /// What is to be told of it.
+    notes: std::sync::mpsc::Sender<String>,
+}
+
+impl Visit for Open {
+    type Out = Opened;
+
+    fn visit<B: Backend>(self, backend: B) -> Result<Opened> {
+        let note = |text: String| drop(self.notes.send(text));
+        let hints = backend.hints();
+        let dtype = self.dtype.or(hints.dtype).unwrap_or(DType::F32);
+        let warm = backend.caps().kind != Kind::Cpu;
+        let folder = find(&self.model)?;
+        let mut encoder = Encoder::open(Arc::new(backend), &folder, EncoderOptions { dtype, ..EncoderOptions::default() })?;
+        let text = Text::open(&folder, encoder.config())?;
+        let attached = Adapters::attach(&mut encoder, &self.model, &self.adapters)?;
+        attached.notes().iter().for_each(|text| note(text.clone()));
+        attached.refused().for_each(|(name, reason)| note(format!("adapter {name} is left out: {reason}")));
+        let adapters = generations(attached.attached(), &self.adapters)?;
+        note(format!("{dtype} on {}, {} adapters", B::NAME, adapters.len()));
+        let (width, vocabulary) = (encoder.config().hidden as usize, encoder.config().vocabulary);
+        let batch_tokens = self.batch_tokens.or(hints.batch_tokens).unwrap_or(BATCH_TOKENS) as usize;
+        Ok(Opened { embedder: Box::new(encoder), text, adapters, width, vocabulary, batch_tokens, warm })
+    }
+}
+
+/// The adapters with what tells their contents apart.
+fn generations<'a>(attached: impl Iterator<Item = (&'a str, AdapterId)>, paths: &[PathBuf]) -> Result<Vec<Generation<AdapterId>>> {
+    let bundle = if let [path] = paths { Some(path).filter(|path| path.is_file()) } else { None };
+    let mut folders = Vec::new();
+    for path in paths.iter().filter(|_| bundle.is_none()) {
+        folders.extend(adapter_folders(path)?);
+    }
+    let one = |(name, adapter): (&str, AdapterId)| {
+        let content = match (bundle, folders.iter().find(|folder| folder.name == name)) {
+            (Some(bundle), _) => content([bundle.as_path()], name)?,
+            (None, Some(found)) => {
+                let files = [CONFIG_FILE, TENSOR_FILE].map(|file| found.folder.join(file));
+                content(files.iter().map(PathBuf::as_path), "")?
+            }
+            (None, None) => return Err(Error::invalid("adapter", "its folder, as it was there before", format!("{name:?} gone"))),
+        };
+        Ok(Generation { alias: name.into(), content, adapter })
+    };
+    attached.map(one).collect()
+}
+
+impl Report for Served {
+    fn page(&self, page: &mut Page) -> std::fmt::Result {
+        let Self { accepted, finished, failed, cancelled, expired, .. } = self;
+        page.line(format_args!("{accepted} requests: {finished} answered, {failed} failed, {cancelled} given up by their callers, {expired} too late"))
+    }
+}

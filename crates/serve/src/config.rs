@@ -1,0 +1,75 @@
+//! How a server is set up.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::keys::Keys;
+use crate::queueing::admit;
+
+/// What a server allows, and where it listens.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where to listen; port 0 takes any that is free.
+    pub listen: SocketAddr,
+    /// Who may ask; without keys everybody.
+    pub keys: Keys,
+    /// Bounds of sizes and times.
+    pub limits: Limits,
+    /// Bounds of what waits for the device.
+    pub queue: admit::Limits,
+    /// The threads that serve connections; and as many that tokenize.
+    pub threads: usize,
+}
+
+/// Bounds of one request and of a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// The most bytes of a body.
+    pub body_bytes: usize,
+    /// The most bytes of a body of embeddings.
+    pub embeddings_bytes: usize,
+    /// The most bytes of bodies that are held at once, of all requests together.
+    pub held_bytes: usize,
+    /// The most inputs of a request.
+    pub inputs: usize,
+    /// The most time from the first byte of a request to the end of its header.
+    pub header: Duration,
+    /// The most time that a body takes.
+    pub body: Duration,
+    /// The most time between two requests of a connection.
+    pub idle: Duration,
+    /// The most time in which a caller takes nothing of an answer.
+    pub stalled: Duration,
+    /// The most connections at once; more wait to be accepted.
+    pub connections: usize,
+    /// How long requests are still taken once the server is told to end, so that others learn of it first.
+    pub drain_delay: Duration,
+    /// How long requests under way may take from then on.
+    pub drain_timeout: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            body_bytes: 8 << 20,
+            embeddings_bytes: 2 << 20,
+            held_bytes: 256 << 20,
+            inputs: 256,
+            header: Duration::from_secs(10),
+            body: Duration::from_secs(30),
+            idle: Duration::from_secs(75),
+            stalled: Duration::from_secs(30),
+            connections: 4096,
+            drain_delay: Duration::from_secs(5),
+            drain_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+impl Config {
+    /// The defaults on this address, for everybody.
+    pub fn new(listen: SocketAddr) -> Self {
+        let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Self { listen, keys: Keys::default(), limits: Limits::default(), queue: admit::Limits::default(), threads }
+    }
+}

@@ -1,0 +1,218 @@
+//! What the server asks of a language model's engine. The engine takes prompts as ids, and sends tokens as they come.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use trifuse::Result;
+use trifuse::llm::Message;
+use trifuse::llm::sample::SamplingParams;
+use trifuse::llm::schedule::Finish;
+
+use crate::line::Closed;
+use crate::queueing::ledger::Ledger;
+use crate::queueing::queues::Tenant;
+use crate::queueing::registry::{Generation, Model, NotThere, Registry};
+use crate::queueing::ticket::{self, Failure, Ticket, Waiter};
+
+/// The most tokens that wait for a caller who is slow to take them.
+const CAPACITY: usize = 64;
+
+/// A prompt to go on with.
+#[derive(Clone, Debug)]
+pub struct Prompt {
+    /// Ids of the prompt's tokens; at least one.
+    pub ids: Vec<u32>,
+    /// The most tokens to generate; `None` for as many as the context has room for.
+    pub max_tokens: Option<usize>,
+    /// How tokens are drawn.
+    pub params: SamplingParams,
+    /// The adapter's alias; `None` for the base.
+    pub adapter: Option<String>,
+    /// Who asks.
+    pub tenant: Tenant,
+    /// The most time until the prompt reaches the device; behind it the engine fails it as [`Failure::Expired`].
+    pub timeout: Option<Duration>,
+}
+
+/// One token of an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Token {
+    /// The token's id.
+    pub id: u32,
+    /// The logarithm of its probability, where [`SamplingParams::top`] asks for any.
+    pub logprob: f32,
+    /// The most probable tokens and the logarithms of their probabilities, as many as [`SamplingParams::top`].
+    pub top: Vec<(u32, f32)>,
+}
+
+/// An adapter that a generator has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Alias {
+    /// The adapter's name.
+    pub name: String,
+    /// What tells its content from others.
+    pub content: String,
+}
+
+/// A language model's engine.
+pub trait Generate: Send + Sync {
+    /// The model's name.
+    fn name(&self) -> &str;
+
+    /// The most tokens of a prompt and its answer together.
+    fn max_tokens(&self) -> usize;
+
+    /// The tokens of the vocabulary.
+    fn vocabulary(&self) -> usize;
+
+    /// The adapters that are there.
+    fn adapters(&self) -> Vec<Alias>;
+
+    /// The ids of a text. With `marks` they begin with what the model puts before a text; the text of a chat has that already.
+    ///
+    /// # Errors
+    /// A text that has no tokens: a fault of the model's files.
+    fn encode(&self, text: &str, marks: bool) -> Result<Vec<u32>>;
+
+    /// The text of a chat, with the start of the assistant's turn.
+    ///
+    /// # Errors
+    /// No template, or one that refuses the chat.
+    fn render(&self, messages: &[Message]) -> Result<String>;
+
+    /// The bytes of some ids that stand side by side. Ids that are no text, as those that end one, have none.
+    fn decode(&self, ids: &[u32]) -> Vec<u8>;
+
+    /// Takes a prompt, and sends its tokens to `tokens` from another thread.
+    ///
+    /// # Errors
+    /// There is too much before it, or nothing is taken any more.
+    fn submit(&self, prompt: Prompt, accept: Accept) -> Result<(), Closed>;
+
+    /// Takes no more prompts; with `now` those under way fail as [`Failure::Draining`].
+    fn close(&self, now: bool);
+}
+
+/// The right to answer a prompt, which the engine takes up by [`Accept::accept`] if it lets the prompt in.
+pub struct Accept {
+    ledger: Arc<Ledger>,
+    ready: oneshot::Sender<Coming>,
+}
+
+/// A pair of the right to answer a prompt, and of the place where its answer comes.
+pub fn answer(ledger: &Arc<Ledger>) -> (Accept, Pending) {
+    let (ready, pending) = oneshot::channel();
+    (Accept { ledger: Arc::clone(ledger), ready }, Pending(pending))
+}
+
+impl Accept {
+    /// Lets the prompt in.
+    pub fn accept(self) -> Tokens {
+        let (sender, receiver) = mpsc::channel(CAPACITY);
+        let (end, ended) = oneshot::channel();
+        let (ticket, waiter) = ticket::accept(&self.ledger, move |result| drop(end.send(result)));
+        // Where nobody is there any more the waiter is dropped, and the ticket knows.
+        drop(self.ready.send(Coming { tokens: receiver, ended, waiter }));
+        Tokens { ticket, sender }
+    }
+}
+
+/// What became of a token that was sent.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Sent {
+    /// The caller will have it.
+    Taken,
+    /// The caller is slow: send it again later, and generate no more meanwhile.
+    Full(Token),
+    /// The caller is gone: end it.
+    Gone,
+}
+
+/// Where an engine sends the tokens of one answer. Dropped without an end, it tells the caller that the server failed.
+#[derive(Debug)]
+pub struct Tokens {
+    ticket: Ticket<Finish>,
+    sender: mpsc::Sender<Token>,
+}
+
+impl Tokens {
+    /// Sends a token; it never waits.
+    pub fn send(&self, token: Token) -> Sent {
+        match self.sender.try_send(token) {
+            _ if self.is_cancelled() => Sent::Gone,
+            Ok(()) => Sent::Taken,
+            Err(mpsc::error::TrySendError::Full(token)) => Sent::Full(token),
+            Err(mpsc::error::TrySendError::Closed(_)) => Sent::Gone,
+        }
+    }
+
+    /// Whether the caller is gone.
+    pub fn is_cancelled(&self) -> bool {
+        self.ticket.is_cancelled()
+    }
+
+    /// Ends the answer.
+    pub fn finish(self, reason: Finish) {
+        self.ticket.finish(reason);
+    }
+
+    /// Ends the answer by a failure.
+    pub fn fail(self, failure: Failure) {
+        self.ticket.fail(failure);
+    }
+}
+
+/// Where the answer of a prompt comes, once the engine has let it in.
+pub struct Pending(oneshot::Receiver<Coming>);
+
+impl Pending {
+    /// The answer as it comes.
+    ///
+    /// # Errors
+    /// The engine took the prompt and never let it in.
+    pub async fn begin(self) -> Result<Coming, Failure> {
+        self.0.await.map_err(|_| Failure::Forgotten)
+    }
+}
+
+/// An answer as it comes. The engine stops where this is dropped.
+#[derive(Debug)]
+pub struct Coming {
+    tokens: mpsc::Receiver<Token>,
+    ended: oneshot::Receiver<Result<Finish, Failure>>,
+    waiter: Waiter,
+}
+
+impl Coming {
+    /// The next token; `None` after the last.
+    pub async fn token(&mut self) -> Option<Token> {
+        self.tokens.recv().await
+    }
+
+    /// Wants no more of it: the engine stops, and the request counts as finished.
+    pub fn satisfied(&self) {
+        self.waiter.satisfied();
+    }
+
+    /// How the answer ended, after its last token.
+    ///
+    /// # Errors
+    /// It failed.
+    pub async fn end(&mut self) -> Result<Finish, Failure> {
+        (&mut self.ended).await.unwrap_or(Err(Failure::Forgotten))
+    }
+}
+
+/// What `name` leads to among a generator's names: the base, or an adapter by its name or as `BASE:NAME`.
+///
+/// # Errors
+/// The name is not there.
+pub fn named(generator: &dyn Generate, name: &str) -> Result<Model<()>, NotThere> {
+    let mut registry = Registry::new(generator.name());
+    for Alias { name, content } in generator.adapters() {
+        // A name that is taken leads to what took it.
+        drop(registry.load(Generation { alias: name, content, adapter: () }, false, None));
+    }
+    registry.lease(name)
+}

@@ -1,0 +1,80 @@
+//! What every route has at hand.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::Semaphore;
+
+use crate::config::Config;
+use crate::embeddings::{Embeddings, Shared};
+use crate::generate::Generate;
+
+/// The bytes of a permit of [`App::room`].
+pub const UNIT: usize = 1 << 10;
+
+/// How far a server is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Phase {
+    /// It answers.
+    Ready,
+    /// It is to end and still answers, while others learn of it.
+    Ending,
+    /// It takes no request any more, and ends those under way.
+    Draining,
+}
+
+/// A server's models and rules.
+pub struct App {
+    /// What it allows.
+    pub config: Config,
+    /// Clock, metrics and ledger.
+    pub shared: Shared,
+    /// The model that embeds, where there is one.
+    pub embeddings: Option<Embeddings>,
+    /// What generates text, where there is something.
+    pub generator: Option<Arc<dyn Generate>>,
+    /// Room for bodies, in units of [`UNIT`] bytes.
+    pub room: Arc<Semaphore>,
+    /// When it was started, in seconds since 1970.
+    pub started: u64,
+    phase: AtomicU8,
+    /// The first half of the ids of requests, which another server does not have; and how many there were.
+    ids: (u64, AtomicU64),
+}
+
+impl App {
+    /// A server that is ready.
+    pub fn new(config: Config, shared: Shared, embeddings: Option<Embeddings>, generator: Option<Arc<dyn Generate>>) -> Self {
+        use std::hash::BuildHasher;
+        let started = SystemTime::UNIX_EPOCH.elapsed().unwrap_or(Duration::ZERO).as_secs();
+        let own = std::hash::RandomState::new().hash_one(started);
+        let room = Arc::new(Semaphore::new((config.limits.held_bytes / UNIT).min(Semaphore::MAX_PERMITS)));
+        Self { config, shared, embeddings, generator, room, started, phase: AtomicU8::new(Phase::Ready as u8), ids: (own, AtomicU64::new(0)) }
+    }
+
+    /// How far it is.
+    pub fn phase(&self) -> Phase {
+        match self.phase.load(Ordering::Acquire) {
+            0 => Phase::Ready,
+            1 => Phase::Ending,
+            _ => Phase::Draining,
+        }
+    }
+
+    /// Goes on to `phase`.
+    pub fn enter(&self, phase: Phase) {
+        self.phase.fetch_max(phase as u8, Ordering::AcqRel);
+    }
+
+    /// The seconds since 1970.
+    pub fn now(&self) -> u64 {
+        SystemTime::UNIX_EPOCH.elapsed().unwrap_or(Duration::ZERO).as_secs()
+    }
+
+    /// An id that no other request has.
+    pub fn request_id(&self) -> String {
+        format!("{:016x}{:08x}", self.ids.0, self.ids.1.fetch_add(1, Ordering::Relaxed))
+    }
+}

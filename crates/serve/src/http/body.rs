@@ -1,0 +1,46 @@
+//! A request's body, within the limits of size and time, and of what all bodies together may hold.
+
+use std::sync::Arc;
+
+use axum::body::{Body, Bytes, to_bytes};
+use axum::http::HeaderMap;
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::timeout;
+
+use super::app::{App, UNIT};
+use super::fault::Fault;
+
+/// A body, and its part of the room for bodies.
+#[derive(Debug)]
+pub struct Held {
+    /// The body.
+    pub bytes: Bytes,
+    _room: OwnedSemaphorePermit,
+}
+
+/// Reads a body of JSON, of at most that many bytes.
+///
+/// # Errors
+/// Another type; more bytes or more time than is allowed; no room for it beside the bodies of others; a caller that went away.
+pub async fn read(app: &App, headers: &HeaderMap, body: Body, most: usize) -> Result<Held, Fault> {
+    let kind = headers.get(CONTENT_TYPE).map(|kind| kind.to_str().unwrap_or("bytes that are no text"));
+    let essence = kind.unwrap_or("nothing").split(';').next().unwrap_or_default().trim();
+    if !essence.eq_ignore_ascii_case("application/json") {
+        return Err(Fault::media_type(kind.unwrap_or("nothing")));
+    }
+    let told = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    if told.is_some_and(|told| told > most as u64) {
+        return Err(Fault::large(most));
+    }
+    // A body that does not tell its length may have as much as is allowed.
+    let units = told.map_or(most, |told| told as usize).div_ceil(UNIT);
+    let room = u32::try_from(units).ok().and_then(|units| Arc::clone(&app.room).try_acquire_many_owned(units).ok()).ok_or_else(Fault::full)?;
+    let time = app.config.limits.body;
+    let read = timeout(time, to_bytes(body, most)).await.map_err(|_| Fault::slow(time))?;
+    let bytes = read.map_err(|error| match std::error::Error::source(&error) {
+        Some(source) if source.is::<http_body_util::LengthLimitError>() => Fault::large(most),
+        _ => Fault::invalid("body_not_read", "expected the whole body, found its end before"),
+    })?;
+    Ok(Held { bytes, _room: room })
+}

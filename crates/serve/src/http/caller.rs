@@ -1,0 +1,61 @@
+//! Who asks, and until when the answer is wanted.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::extract::FromRequestParts;
+use axum::http::header::AUTHORIZATION;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName};
+
+use super::fault::Fault;
+use crate::keys::Keys;
+use crate::queueing::queues::Tenant;
+
+/// The header that bounds the time in the queue, in milliseconds.
+const TIMEOUT: HeaderName = HeaderName::from_static("x-request-timeout-ms");
+
+/// Who asks, as the request's key says.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Caller {
+    /// Whose part of the device it is.
+    pub tenant: Tenant,
+    /// The most time until the request reaches the device.
+    pub timeout: Option<Duration>,
+}
+
+impl Caller {
+    /// Who asks by these headers.
+    ///
+    /// # Errors
+    /// Keys are needed, and none that is known is given; a time that is no number of milliseconds.
+    pub fn of(keys: &Keys, headers: &HeaderMap) -> Result<Self, Fault> {
+        let tenant = tenant(keys, headers)?;
+        Ok(Self { tenant, timeout: timeout(headers)? })
+    }
+}
+
+fn tenant(keys: &Keys, headers: &HeaderMap) -> Result<Tenant, Fault> {
+    if keys.are_open() {
+        return Ok(Tenant::default());
+    }
+    let given = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let key = given.and_then(|given| given.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, key)| key.trim());
+    key.and_then(|key| keys.tenant(key)).ok_or_else(Fault::no_key)
+}
+
+/// The routes' handlers take it as an argument; the router has put it there.
+impl<S: Sync> FromRequestParts<S> for Caller {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(parts.extensions.get::<Self>().copied().unwrap_or_default())
+    }
+}
+
+fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, Fault> {
+    let Some(value) = headers.get(TIMEOUT) else { return Ok(None) };
+    let given = value.to_str().ok().and_then(|value| value.trim().parse::<u64>().ok()).filter(|given| *given > 0);
+    let given = given.ok_or_else(|| Fault::expected(TIMEOUT.as_str(), "a whole number of milliseconds", "another value"))?;
+    Ok(Some(Duration::from_millis(given)))
+}

@@ -1,0 +1,62 @@
+//! What the server tells of itself: `/health`, `/version`, `/metrics` and `/openapi.json`.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderValue, Uri};
+use axum::response::Response;
+use serde_json::json;
+
+use super::app::{App, Phase};
+use super::embeddings::{json as answer, probe};
+use super::fault::Fault;
+
+/// The description of every route.
+pub const OPENAPI: &str = include_str!("openapi.json");
+
+/// Whether the server can answer; with `?deep=1` the device embeds one token for it.
+///
+/// # Errors
+/// It cannot, or is about to end.
+pub async fn health(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, Fault> {
+    if app.phase() != Phase::Ready {
+        return Err(Fault::draining());
+    }
+    if let Some(embeddings) = &app.embeddings {
+        match uri.query().is_some_and(|query| query.split('&').any(|pair| pair == "deep=1")) {
+            true => probe(&app, embeddings).await?,
+            false => embeddings.is_open()?,
+        }
+    }
+    answer(&json!({"status": "ready"}))
+}
+
+/// The server's version.
+///
+/// # Errors
+/// None in practice.
+pub async fn version() -> Result<Response, Fault> {
+    answer(&json!({"version": env!("CARGO_PKG_VERSION")}))
+}
+
+/// The metrics in OpenMetrics.
+///
+/// # Errors
+/// None in practice.
+pub async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Fault> {
+    let text = app.shared.metrics.text().map_err(|_| Fault::internal())?;
+    Ok(typed(text, "application/openmetrics-text; version=1.0.0; charset=utf-8"))
+}
+
+/// The description of every route.
+pub async fn openapi() -> Response {
+    typed(OPENAPI.into(), "application/json")
+}
+
+fn typed(text: String, kind: &'static str) -> Response {
+    let mut response = Response::new(Body::from(text));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}

@@ -1,0 +1,37 @@
+//! The probabilities of tokens, in the two forms in which OpenAI's routes tell them.
+
+use serde_json::{Map, Value, json};
+
+use crate::generate::{Generate, Token};
+
+fn text(generator: &dyn Generate, id: u32) -> String {
+    String::from_utf8_lossy(&generator.decode(&[id])).into_owned()
+}
+
+/// The form of `/v1/completions`. `offset` is where the text of the tokens begins, in characters, and goes on by it.
+pub fn flat(generator: &dyn Generate, tokens: &[Token], offset: &mut usize) -> Value {
+    let mut offsets = Vec::new();
+    let texts: Vec<String> = tokens.iter().map(|token| text(generator, token.id)).collect();
+    for text in &texts {
+        offsets.push(*offset);
+        *offset += text.chars().count();
+    }
+    let top = |token: &Token| token.top.iter().map(|(id, logprob)| (text(generator, *id), json!(logprob))).collect::<Map<String, Value>>();
+    json!({
+        "tokens": texts,
+        "token_logprobs": tokens.iter().map(|token| token.logprob).collect::<Vec<f32>>(),
+        "top_logprobs": tokens.iter().map(top).collect::<Vec<_>>(),
+        "text_offset": offsets,
+    })
+}
+
+/// The form of `/v1/chat/completions`.
+pub fn nested(generator: &dyn Generate, tokens: &[Token]) -> Value {
+    let one = |id: u32, logprob: f32| json!({"token": text(generator, id), "logprob": logprob, "bytes": generator.decode(&[id])});
+    let whole = |token: &Token| {
+        let mut told = one(token.id, token.logprob);
+        told["top_logprobs"] = token.top.iter().map(|(id, logprob)| one(*id, *logprob)).collect();
+        told
+    };
+    json!({"content": tokens.iter().map(whole).collect::<Vec<_>>()})
+}

@@ -1,0 +1,20 @@
+//! The server's face: routes, errors, limits and connections.
+
+pub mod activity;
+pub mod app;
+pub mod body;
+pub mod caller;
+pub mod chat;
+pub mod completions;
+pub mod connection;
+pub mod embeddings;
+pub mod fault;
+pub mod fields;
+pub mod health;
+pub mod inputs;
+pub mod logprobs;
+pub mod models;
+pub mod routes;
+pub mod speech;
+pub mod sse;
+pub mod writing;

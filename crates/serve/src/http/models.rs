@@ -1,0 +1,66 @@
+//! `GET /v1/models` and `GET /v1/models/{id}`: every name that a request may give.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use axum::response::Response;
+use serde_json::{Value, json};
+
+use super::app::App;
+use super::embeddings::json as answer;
+use super::fault::Fault;
+use crate::generate::Alias;
+use crate::queueing::registry::NotThere;
+
+/// Names told at most where one is not there.
+const TOLD: usize = 10;
+
+fn card(app: &App, id: &str, parent: Option<&str>, generation: Option<&str>, max_tokens: usize) -> Value {
+    let mut card = json!({
+        "id": id, "object": "model", "created": app.started, "owned_by": "trifuse", "root": id, "parent": parent, "max_model_len": max_tokens, "state": "ready",
+    });
+    if let Some(generation) = generation {
+        card["adapter_generation"] = generation.into();
+    }
+    card
+}
+
+fn cards(app: &App) -> Vec<Value> {
+    let mut cards = Vec::new();
+    if let Some(embeddings) = &app.embeddings {
+        let (registry, most) = (embeddings.registry(), embeddings.text().max_tokens());
+        cards.push(card(app, registry.base(), None, None, most));
+        cards.extend(registry.adapters().map(|own| card(app, &own.alias, Some(registry.base()), Some(&own.content), most)));
+    }
+    if let Some(generator) = &app.generator {
+        let (base, most) = (generator.name(), generator.max_tokens());
+        cards.push(card(app, base, None, None, most));
+        cards.extend(generator.adapters().iter().map(|Alias { name, content }| card(app, name, Some(base), Some(content), most)));
+    }
+    cards
+}
+
+/// All of them.
+///
+/// # Errors
+/// None in practice.
+pub async fn list(State(app): State<Arc<App>>) -> Result<Response, Fault> {
+    answer(&json!({"object": "list", "data": cards(&app)}))
+}
+
+/// One of them.
+///
+/// # Errors
+/// It is not there.
+pub async fn one(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Response, Fault> {
+    let cards = cards(&app);
+    let text = |card: &Value, key: &str| card[key].as_str().unwrap_or_default().to_owned();
+    let is = |card: &&Value| text(card, "id") == id || (!card["parent"].is_null() && format!("{}:{}", text(card, "parent"), text(card, "id")) == id);
+    match cards.iter().find(is) {
+        Some(card) => answer(card),
+        None => {
+            let names = cards.iter().take(TOLD).map(|card| text(card, "id")).collect();
+            Err(Fault::no_model("id", &id, &NotThere { names, more: cards.len().saturating_sub(TOLD) }))
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! The routes, and what is the same for all: ids of requests, keys, the end of the server, and faults that nobody foresaw.
+
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::DefaultBodyLimit;
+use axum::http::header::CONNECTION;
+use axum::http::{HeaderName, HeaderValue, Request, Uri};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use tower_service::Service;
+
+use super::app::{App, Phase};
+use super::caller::Caller;
+use super::fault::{Code, Fault};
+use super::{chat, completions, embeddings, health, models};
+
+/// Paths of routes, as metrics name them; one that ends in `/` stands for all below it.
+pub const ROUTES: [&str; 9] =
+    ["/health", "/metrics", "/openapi.json", "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/models", "/v1/models/", "/version"];
+/// The name in metrics of what is no route.
+const OTHER: &str = "other";
+/// The header of a request's id.
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The longest id of a request that is taken over.
+const MAX_ID: usize = 128;
+
+/// The router of a server.
+pub fn router(app: Arc<App>) -> Router {
+    Router::new()
+        .route("/health", get(health::health))
+        .route("/metrics", get(health::metrics))
+        .route("/version", get(health::version))
+        .route("/openapi.json", get(health::openapi))
+        .route("/v1/models", get(models::list))
+        .route("/v1/models/{*id}", get(models::one))
+        .route("/v1/embeddings", post(embeddings::embeddings))
+        .route("/v1/completions", post(completions::completions))
+        .route("/v1/chat/completions", post(chat::chat))
+        .fallback(|uri: Uri| async move { Fault::no_route(uri.path()) })
+        .method_not_allowed_fallback(|| async { Fault::no_method() })
+        .layer(DefaultBodyLimit::disable())
+        .with_state(app)
+}
+
+/// The route of a path, as metrics name it.
+fn route(path: &str) -> &'static str {
+    ROUTES.iter().find(|route| path == **route || (route.ends_with('/') && path.starts_with(**route))).copied().unwrap_or(OTHER)
+}
+
+/// Answers a request.
+pub async fn answer(app: &Arc<App>, mut router: Router, mut request: Request<Body>) -> Response {
+    let began = app.shared.clock.now();
+    let given = request.headers().get(REQUEST_ID).filter(|id| id.len() <= MAX_ID && id.to_str().is_ok_and(|id| !id.is_empty())).cloned();
+    let id = given.or_else(|| HeaderValue::from_str(&app.request_id()).ok());
+    let path = request.uri().path().to_owned();
+    let let_in = |request: &mut Request<Body>| {
+        if !path.starts_with("/v1/") {
+            return Ok(());
+        }
+        if app.phase() == Phase::Draining {
+            return Err(Fault::draining());
+        }
+        let caller = Caller::of(&app.config.keys, request.headers())?;
+        request.extensions_mut().insert(caller);
+        Ok(())
+    };
+    let mut response = match let_in(&mut request) {
+        // The router is always ready, and never fails but by a panic of a handler.
+        Ok(()) => match Caught(pin!(router.call(request))).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(never)) => match never {},
+            Err(Panicked) => Fault::internal().into_response(),
+        },
+        Err(fault) => fault.into_response(),
+    };
+    if let Some(Code(code)) = response.extensions().get::<Code>() {
+        app.shared.metrics.refused(code);
+    }
+    if let Some(id) = id {
+        response.headers_mut().insert(REQUEST_ID, id);
+    }
+    if app.phase() == Phase::Draining {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    app.shared.metrics.answered(route(&path), response.status().as_u16(), app.shared.clock.now() - began);
+    response
+}
+
+/// A panic of the code that was waited for.
+struct Panicked;
+
+/// A future whose panic is a value. What it worked on is dropped with it.
+struct Caught<F>(F);
+
+impl<F: Future + Unpin> Future for Caught<F> {
+    type Output = Result<F::Output, Panicked>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match catch_unwind(AssertUnwindSafe(|| Pin::new(&mut self.0).poll(context))) {
+            Ok(poll) => poll.map(Ok),
+            Err(_) => Poll::Ready(Err(Panicked)),
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! The text of an answer as it comes: tokens in, pieces of text out, ended by a stop string or by the engine.
+
+use std::sync::Arc;
+
+use trifuse::llm::schedule::Finish;
+use trifuse::llm::tokens::Detokenizer;
+
+use crate::generate::{Coming, Generate, Token};
+use crate::queueing::ticket::Failure;
+
+/// A text that is being written.
+pub struct Speech {
+    coming: Coming,
+    text: Detokenizer,
+    generator: Arc<dyn Generate>,
+    /// Tokens that no part has had yet. They stay where nobody waits for the next part to its end.
+    fresh: Vec<Token>,
+    /// The number of its tokens so far.
+    pub tokens: usize,
+}
+
+/// A part of a text.
+#[derive(Debug)]
+pub struct Part {
+    /// What can be shown now.
+    pub text: String,
+    /// The tokens that came since the part before.
+    pub tokens: Vec<Token>,
+    /// Why the text ends with this part, where it does.
+    pub finish: Option<&'static str>,
+}
+
+impl Speech {
+    /// The text of `coming`.
+    pub fn new(coming: Coming, text: Detokenizer, generator: Arc<dyn Generate>) -> Self {
+        Self { coming, text, generator, fresh: Vec::new(), tokens: 0 }
+    }
+
+    /// The next part. Behind one that ends the text there is none.
+    ///
+    /// # Errors
+    /// The engine failed.
+    pub async fn next(&mut self) -> Result<Part, Failure> {
+        while let Some(token) = self.coming.token().await {
+            self.tokens += 1;
+            let generator = &self.generator;
+            let piece = self.text.push(&|ids: &[u32]| generator.decode(ids), token.id);
+            self.fresh.push(token);
+            if piece.stop.is_some() {
+                self.coming.satisfied();
+                return Ok(self.part(piece.text, Some("stop")));
+            }
+            if !piece.text.is_empty() {
+                return Ok(self.part(piece.text, None));
+            }
+        }
+        let finish = match self.coming.end().await? {
+            Finish::Stop => "stop",
+            Finish::Length => "length",
+            Finish::Deadline => return Err(Failure::Expired),
+            other => return Err(Failure::Internal(format!("the engine ended by {other:?}"))),
+        };
+        let text = self.text.finish().text;
+        Ok(self.part(text, Some(finish)))
+    }
+
+    fn part(&mut self, text: String, finish: Option<&'static str>) -> Part {
+        Part { text, tokens: std::mem::take(&mut self.fresh), finish }
+    }
+
+    /// The whole text, its tokens, and why it ended.
+    ///
+    /// # Errors
+    /// The engine failed.
+    pub async fn whole(&mut self) -> Result<(Part, &'static str), Failure> {
+        let mut whole = Part { text: String::new(), tokens: Vec::new(), finish: None };
+        loop {
+            let part = self.next().await?;
+            whole.text += &part.text;
+            whole.tokens.extend(part.tokens);
+            if let Some(finish) = part.finish {
+                return Ok((whole, finish));
+            }
+        }
+    }
+}

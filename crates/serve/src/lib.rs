@@ -1,0 +1,26 @@
+//! The server of trifuse: OpenAI's routes over HTTP, an adapter of its own for every input, and exactly one answer to every request.
+//!
+//! [`Server::start`] takes a [`Config`] and an [`EmbeddingModel`], and gives a [`Handle`]. What is decided without a socket, a device or a thread lies in
+//! [`queueing`]; a language model's engine is served where it implements [`Generate`](generate::Generate).
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
+#![warn(missing_docs)]
+
+mod config;
+mod content;
+mod embedder;
+mod embeddings;
+pub mod generate;
+mod http;
+mod keys;
+pub mod line;
+mod metrics;
+pub mod queueing;
+mod runner;
+mod server;
+
+pub use config::{Config, Limits};
+pub use content::content;
+pub use embedder::{Embedder, EmbeddingModel, Opened};
+pub use keys::{Key, Keys};
+pub use server::{Handle, Server};

@@ -1,0 +1,118 @@
+//! What the server tells of itself in OpenMetrics.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+use trifuse::{Error, Result};
+
+use crate::queueing::ledger::{Ledger, Outcome};
+
+type Labels = Vec<(&'static str, String)>;
+
+/// Bounds of times, in seconds.
+const SECONDS: [f64; 14] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+/// Bounds of the tokens of a batch.
+const TOKENS: [f64; 11] = [64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 65536.0, 131_072.0];
+
+/// The metrics of one server.
+pub struct Metrics {
+    registry: Registry,
+    answers: Family<Labels, Counter>,
+    refusals: Family<Labels, Counter>,
+    took: Histogram,
+    waited: Histogram,
+    computed: Histogram,
+    batch: Histogram,
+    prompt_tokens: Counter,
+    generated_tokens: Counter,
+    /// Connections that are open.
+    pub connections: Gauge,
+    /// Tokens that wait for the device or run on it.
+    pub queued_tokens: Gauge,
+}
+
+#[derive(Debug)]
+struct Requests(Arc<Ledger>);
+
+impl Collector for Requests {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
+        let accepted = ConstCounter::new(self.0.accepted());
+        let metric = encoder.encode_descriptor("trifuse_requests_accepted", "Requests let in", None, accepted.metric_type())?;
+        accepted.encode(metric)?;
+        let mut metric = encoder.encode_descriptor("trifuse_requests", "Requests by what came of them", None, accepted.metric_type())?;
+        for outcome in Outcome::ALL {
+            ConstCounter::new(self.0.ended(outcome)).encode(metric.encode_family(&[("outcome", outcome.name())])?)?;
+        }
+        let open = ConstGauge::new(i64::try_from(self.0.open()).unwrap_or(i64::MAX));
+        let metric = encoder.encode_descriptor("trifuse_requests_open", "Requests under way", None, open.metric_type())?;
+        open.encode(metric)
+    }
+}
+
+impl Metrics {
+    /// Metrics that also tell what `ledger` counts.
+    pub fn new(ledger: Arc<Ledger>) -> Self {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(Requests(ledger)));
+        let (answers, refusals) = (Family::<Labels, Counter>::default(), Family::<Labels, Counter>::default());
+        registry.register("trifuse_http_answers", "Answers by route and status", answers.clone());
+        registry.register("trifuse_refusals", "Requests that were not let in, by their error", refusals.clone());
+        let mut histogram = |name: &str, help: &str, bounds: &[f64]| {
+            let histogram = Histogram::new(bounds.iter().copied());
+            registry.register(name, help, histogram.clone());
+            histogram
+        };
+        let took = histogram("trifuse_request_seconds", "Time from the header of a request to the start of its answer", &SECONDS);
+        let waited = histogram("trifuse_queue_seconds", "Time that a sentence waits for the device", &SECONDS);
+        let computed = histogram("trifuse_batch_seconds", "Time of a batch on the device", &SECONDS);
+        let batch = histogram("trifuse_batch_tokens", "Tokens of a batch, without what fills it up", &TOKENS);
+        let (prompt_tokens, generated_tokens) = (Counter::default(), Counter::default());
+        registry.register("trifuse_prompt_tokens", "Tokens of texts and prompts", prompt_tokens.clone());
+        registry.register("trifuse_generation_tokens", "Tokens that were generated", generated_tokens.clone());
+        let (connections, queued_tokens) = (Gauge::default(), Gauge::default());
+        registry.register("trifuse_connections", "Open connections", connections.clone());
+        registry.register("trifuse_queued_tokens", "Tokens that wait for the device or run on it", queued_tokens.clone());
+        Self { registry, answers, refusals, took, waited, computed, batch, prompt_tokens, generated_tokens, connections, queued_tokens }
+    }
+
+    /// Counts an answer.
+    pub fn answered(&self, route: &'static str, status: u16, took: Duration) {
+        self.answers.get_or_create(&vec![("route", route.into()), ("status", status.to_string())]).inc();
+        self.took.observe(took.as_secs_f64());
+    }
+
+    /// Counts a request that was not let in.
+    pub fn refused(&self, code: &str) {
+        self.refusals.get_or_create(&vec![("code", code.into())]).inc();
+    }
+
+    /// Counts a batch, and how long each of its sentences waited.
+    pub fn ran(&self, tokens: usize, took: Duration, waited: impl Iterator<Item = Duration>) {
+        self.batch.observe(tokens as f64);
+        self.computed.observe(took.as_secs_f64());
+        waited.for_each(|waited| self.waited.observe(waited.as_secs_f64()));
+    }
+
+    /// Counts tokens that came in and tokens that went out.
+    pub fn tokens(&self, prompt: usize, generated: usize) {
+        self.prompt_tokens.inc_by(prompt as u64);
+        self.generated_tokens.inc_by(generated as u64);
+    }
+
+    /// Everything as text.
+    ///
+    /// # Errors
+    /// None in practice: text is written to memory.
+    pub fn text(&self) -> Result<String> {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry).map_err(|_| Error::invalid("metrics", "text", "none"))?;
+        Ok(text)
+    }
+}

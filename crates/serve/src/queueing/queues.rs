@@ -1,0 +1,159 @@
+//! Deficit round robin (Shreedhar and Varghese, 1995): whoever asks for much waits behind themselves alone.
+//!
+//! [`Queues`] shares the device among tenants by their weights, and a tenant's part among its adapters evenly.
+
+use std::collections::VecDeque;
+
+/// What a lane may spend in one round, in tokens: one row tile.
+const QUANTUM: u64 = 64;
+
+/// A queue whose next item can be priced before it is taken.
+pub trait Queue: Default {
+    /// What waits.
+    type Item;
+
+    /// The cost of the item that [`pop`](Self::pop) gives next; `None` where nothing waits.
+    fn next_cost(&mut self) -> Option<u64>;
+
+    /// The next item.
+    fn pop(&mut self) -> Option<Self::Item>;
+}
+
+/// First in, first out.
+#[derive(Debug)]
+pub struct Fifo<T>(VecDeque<(u64, T)>);
+
+impl<T> Default for Fifo<T> {
+    fn default() -> Self {
+        Self(VecDeque::new())
+    }
+}
+
+impl<T> Queue for Fifo<T> {
+    type Item = T;
+
+    fn next_cost(&mut self) -> Option<u64> {
+        self.0.front().map(|(cost, _)| *cost)
+    }
+
+    fn pop(&mut self) -> Option<T> {
+        self.0.pop_front().map(|(_, item)| item)
+    }
+}
+
+#[derive(Debug)]
+struct Lane<K, Q> {
+    key: K,
+    queue: Q,
+    quantum: u64,
+    deficit: u64,
+}
+
+/// Lanes that take turns. A lane with nothing in it is gone, and saves nothing up.
+#[derive(Debug)]
+pub struct RoundRobin<K, Q> {
+    lanes: VecDeque<Lane<K, Q>>,
+}
+
+impl<K, Q> Default for RoundRobin<K, Q> {
+    fn default() -> Self {
+        Self { lanes: VecDeque::new() }
+    }
+}
+
+impl<K: PartialEq, Q: Queue> RoundRobin<K, Q> {
+    /// The lane of `key`, in which something is about to be put.
+    fn lane(&mut self, key: K, weight: u64) -> &mut Q {
+        let at = self.lanes.iter().position(|lane| lane.key == key).unwrap_or(self.lanes.len());
+        if at == self.lanes.len() {
+            let quantum = QUANTUM.saturating_mul(weight.max(1));
+            self.lanes.push_back(Lane { key, queue: Q::default(), quantum, deficit: quantum });
+        }
+        &mut self.lanes[at].queue
+    }
+
+    /// Turns to the lane that is next and can pay for its item.
+    fn turn(&mut self) -> Option<u64> {
+        loop {
+            let mut lane = self.lanes.pop_front()?;
+            match lane.queue.next_cost() {
+                None => {}
+                Some(cost) if cost <= lane.deficit => {
+                    self.lanes.push_front(lane);
+                    return Some(cost);
+                }
+                Some(_) => {
+                    lane.deficit = lane.deficit.saturating_add(lane.quantum);
+                    self.lanes.push_back(lane);
+                }
+            }
+        }
+    }
+}
+
+impl<K: PartialEq, Q: Queue> Queue for RoundRobin<K, Q> {
+    type Item = Q::Item;
+
+    fn next_cost(&mut self) -> Option<u64> {
+        self.turn()
+    }
+
+    fn pop(&mut self) -> Option<Q::Item> {
+        let cost = self.turn()?;
+        let lane = self.lanes.front_mut()?;
+        lane.deficit -= cost;
+        lane.queue.pop()
+    }
+}
+
+/// Whoever asks: the number of an API key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Tenant {
+    /// The key's number.
+    pub number: u32,
+    /// The tenant's share against that of others; 0 counts as 1.
+    pub share: u32,
+}
+
+/// What waits for a device: a lane a tenant, and in it a lane an adapter.
+#[derive(Debug)]
+pub struct Queues<T> {
+    tenants: RoundRobin<u32, RoundRobin<u64, Fifo<T>>>,
+    len: usize,
+}
+
+impl<T> Default for Queues<T> {
+    fn default() -> Self {
+        Self { tenants: RoundRobin::default(), len: 0 }
+    }
+}
+
+impl<T> Queues<T> {
+    /// Puts an item at the end of its tenant's and adapter's lane. `adapter` is any number that tells adapters apart.
+    pub fn push(&mut self, tenant: Tenant, adapter: u64, cost: u64, item: T) {
+        self.tenants.lane(tenant.number, tenant.share.into()).lane(adapter, 1).0.push_back((cost, item));
+        self.len += 1;
+    }
+
+    /// The cost of the item that is next.
+    pub fn next_cost(&mut self) -> Option<u64> {
+        self.tenants.next_cost()
+    }
+
+    /// The item that is next.
+    pub fn pop(&mut self) -> Option<T> {
+        let item = self.tenants.pop()?;
+        self.len -= 1;
+        Some(item)
+    }
+
+    /// The number of items.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}

@@ -1,0 +1,134 @@
+//! Names of models: the base, and an alias an adapter. An alias leads to a generation of the adapter, and a request keeps the one that it began with.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// One content of an adapter, under an alias.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Generation<A> {
+    /// The adapter's name.
+    pub alias: String,
+    /// What tells this content from others, such as the SHA-256 of its files.
+    pub content: String,
+    /// What the device knows the adapter by.
+    pub adapter: A,
+}
+
+/// A generation that stays as long as somebody holds this.
+pub type Lease<A> = Arc<Generation<A>>;
+
+/// What a name leads to.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Model<A> {
+    /// The model itself.
+    Base,
+    /// The model with an adapter.
+    Adapter(Lease<A>),
+}
+
+/// A name that leads to nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotThere {
+    /// Names that are there, at most ten.
+    pub names: Vec<String>,
+    /// How many more are there.
+    pub more: usize,
+}
+
+/// Why a name does not change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Conflict {
+    /// The name is taken: by the base, or by another generation that is not to be replaced.
+    Taken,
+    /// Another generation is there than was expected; this one, if any.
+    Generation(Option<String>),
+}
+
+/// Names told at most.
+const TOLD: usize = 10;
+
+/// The models of a server.
+#[derive(Debug)]
+pub struct Registry<A> {
+    base: String,
+    aliases: BTreeMap<String, Lease<A>>,
+    /// Generations that no name leads to any more.
+    retired: Vec<Lease<A>>,
+}
+
+impl<A> Registry<A> {
+    /// A base model alone.
+    pub fn new(base: impl Into<String>) -> Self {
+        Self { base: base.into(), aliases: BTreeMap::new(), retired: Vec::new() }
+    }
+
+    /// The name of the base.
+    pub fn base(&self) -> &str {
+        &self.base
+    }
+
+    /// The adapters, sorted by name.
+    pub fn adapters(&self) -> impl Iterator<Item = &Lease<A>> {
+        self.aliases.values()
+    }
+
+    /// What `name` leads to: the base, an adapter, or an adapter as `BASE:NAME`.
+    ///
+    /// # Errors
+    /// The name is not there. The base never answers in an adapter's place.
+    pub fn lease(&self, name: &str) -> Result<Model<A>, NotThere> {
+        if name == self.base {
+            return Ok(Model::Base);
+        }
+        let of_base = || name.strip_prefix(&self.base)?.strip_prefix(':');
+        let found = self.aliases.get(name).or_else(|| self.aliases.get(of_base()?));
+        found.map(|lease| Model::Adapter(Arc::clone(lease))).ok_or_else(|| self.not_there())
+    }
+
+    fn not_there(&self) -> NotThere {
+        let names = || std::iter::once(&self.base).chain(self.aliases.keys());
+        NotThere { names: names().take(TOLD).cloned().collect(), more: names().count().saturating_sub(TOLD) }
+    }
+
+    /// Lets `alias` lead to a generation. With `replace` it may lead to another before; with `expected` it must lead to that one.
+    ///
+    /// # Errors
+    /// The name is taken, or does not lead to what was expected. Nothing changes then.
+    pub fn load(&mut self, generation: Generation<A>, replace: bool, expected: Option<&str>) -> Result<(), Conflict> {
+        let alias = &generation.alias;
+        self.must_lead_to(alias, expected)?;
+        if *alias == self.base || (self.aliases.contains_key(alias) && !replace) {
+            return Err(Conflict::Taken);
+        }
+        self.retired.extend(self.aliases.insert(alias.clone(), Arc::new(generation)));
+        Ok(())
+    }
+
+    /// Lets `alias` lead to nothing; whether it led to something. Requests under way keep what they have.
+    ///
+    /// # Errors
+    /// The name does not lead to what was expected.
+    pub fn unload(&mut self, alias: &str, expected: Option<&str>) -> Result<bool, Conflict> {
+        self.must_lead_to(alias, expected)?;
+        let removed = self.aliases.remove(alias);
+        let was = removed.is_some();
+        self.retired.extend(removed);
+        Ok(was)
+    }
+
+    fn must_lead_to(&self, alias: &str, expected: Option<&str>) -> Result<(), Conflict> {
+        let content = self.aliases.get(alias).map(|generation| generation.content.as_str());
+        match expected {
+            Some(expected) if content != Some(expected) => Err(Conflict::Generation(content.map(str::to_owned))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes the generations that no name leads to and no request holds, so that the device can drop them.
+    pub fn take_unused(&mut self) -> Vec<Generation<A>> {
+        let (held, free) = std::mem::take(&mut self.retired).into_iter().partition(|lease| Arc::strong_count(lease) > 1);
+        self.retired = held;
+        // No name leads to these, so that nobody can have taken a lease since.
+        free.into_iter().filter_map(Arc::into_inner).collect()
+    }
+}

@@ -1,0 +1,171 @@
+//! A server from its start to its end.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tokio::net::TcpSocket;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::sleep;
+use trifuse::{Error, Result};
+
+use crate::config::Config;
+use crate::embedder::EmbeddingModel;
+use crate::embeddings::{Embeddings, Shared};
+use crate::generate::Generate;
+use crate::http::app::{App, Phase};
+use crate::http::connection::accept;
+use crate::http::routes::router;
+use crate::metrics::Metrics;
+use crate::queueing::clock::Monotonic;
+use crate::queueing::ledger::Ledger;
+
+/// Connections that the system holds before they are accepted.
+const BACKLOG: u32 = 1024;
+/// How often the end of all requests is looked for.
+const STEP: Duration = Duration::from_millis(10);
+/// How long callers have to take what was sent to them at the very end.
+const LAST: Duration = Duration::from_secs(2);
+
+/// The server of one model that embeds, of one that generates, or of both.
+#[derive(Debug)]
+pub struct Server;
+
+/// A server that runs.
+pub struct Handle {
+    addr: SocketAddr,
+    app: Arc<App>,
+    runtime: Runtime,
+    drain: watch::Sender<bool>,
+    supervisor: tokio::task::JoinHandle<()>,
+    device: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Starts a server, and returns once it answers. The port is taken first, and opened when the model is there.
+    ///
+    /// # Errors
+    /// An address that cannot be had; a model that cannot be opened; two names that are the same.
+    pub fn start(config: Config, embeddings: Option<EmbeddingModel>, generator: Option<Arc<dyn Generate>>) -> Result<Handle> {
+        let threads = config.threads.max(1);
+        let runtime = Builder::new_multi_thread().worker_threads(threads).max_blocking_threads(threads).thread_name("serve").enable_all().build();
+        let runtime = runtime.map_err(Error::io("threads of the server", "start"))?;
+        let place = config.listen.to_string();
+        let socket = if config.listen.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
+        let socket = socket.map_err(Error::io(&place, "open"))?;
+        socket.set_reuseaddr(true).and_then(|()| socket.bind(config.listen)).map_err(Error::io(&place, "listen on"))?;
+        let ledger = Arc::new(Ledger::default());
+        let metrics = Arc::new(Metrics::new(Arc::clone(&ledger)));
+        let shared = Shared { limits: config.queue, clock: Arc::new(Monotonic::default()), metrics, ledger };
+        let started = embeddings.map(|model| Embeddings::start(model, &shared)).transpose()?;
+        let (embeddings, device) = started.map_or((None, None), |(embeddings, device)| (Some(embeddings), Some(device)));
+        check_names(embeddings.as_ref(), generator.as_deref())?;
+        let listening = {
+            let _inside = runtime.enter();
+            socket.listen(BACKLOG)
+        };
+        let listener = listening.map_err(Error::io(&place, "listen on"))?;
+        let addr = listener.local_addr().map_err(Error::io(&place, "listen on"))?;
+        let room = Arc::new(Semaphore::new(config.limits.connections.clamp(1, Semaphore::MAX_PERMITS.min(u32::MAX as usize))));
+        let app = Arc::new(App::new(config, shared, embeddings, generator));
+        let (phases, phase) = watch::channel(Phase::Ready);
+        let accepting = runtime.spawn(accept(listener, Arc::clone(&app), router(Arc::clone(&app)), Arc::clone(&room), phase));
+        let (drain, asked) = watch::channel(false);
+        let supervisor = runtime.spawn(supervise(Arc::clone(&app), asked, phases, accepting, room));
+        Ok(Handle { addr, app, runtime, drain, supervisor, device })
+    }
+}
+
+/// Refuses a name that leads to a model that embeds and to one that generates.
+fn check_names(embeddings: Option<&Embeddings>, generator: Option<&dyn Generate>) -> Result<()> {
+    let (Some(embeddings), Some(generator)) = (embeddings, generator) else { return Ok(()) };
+    let registry = embeddings.registry();
+    let mut names = std::iter::once(generator.name().to_owned()).chain(generator.adapters().into_iter().map(|alias| alias.name));
+    match names.find(|name| registry.lease(name).is_ok()) {
+        Some(name) => Err(Error::invalid("models", "names of their own", format!("{name:?} twice"))),
+        None => Ok(()),
+    }
+}
+
+/// Waits until the server is to end, and ends it.
+async fn supervise(
+    app: Arc<App>,
+    mut asked: watch::Receiver<bool>,
+    phases: watch::Sender<Phase>,
+    accepting: tokio::task::JoinHandle<()>,
+    room: Arc<Semaphore>,
+) {
+    // A handle that is gone asks too.
+    drop(asked.wait_for(|asked| *asked).await);
+    let limits = app.config.limits;
+    let connections = room.available_permits();
+    app.enter(Phase::Ending);
+    phases.send_replace(Phase::Ending);
+    sleep(limits.drain_delay).await;
+    app.enter(Phase::Draining);
+    phases.send_replace(Phase::Draining);
+    let end = Instant::now() + limits.drain_timeout;
+    while app.shared.ledger.open() > 0 && Instant::now() < end {
+        sleep(STEP).await;
+    }
+    if let Some(embeddings) = &app.embeddings {
+        embeddings.close(true);
+    }
+    if let Some(generator) = &app.generator {
+        generator.close(true);
+    }
+    drop(phases);
+    let all = u32::try_from(connections.max(app.config.limits.connections)).unwrap_or(u32::MAX);
+    let last = async {
+        drop(accepting.await);
+        drop(room.acquire_many(all).await);
+    };
+    drop(tokio::time::timeout(LAST, last).await);
+}
+
+impl Handle {
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Lets it end: requests under way are answered, and new ones are refused after a while. Returns at once.
+    pub fn drain(&self) {
+        self.drain.send_replace(true);
+    }
+
+    /// Whether it has ended.
+    pub fn is_finished(&self) -> bool {
+        self.supervisor.is_finished()
+    }
+
+    /// Whether its device is lost, so that it answers no more.
+    pub fn is_lost(&self) -> bool {
+        !self.drain.borrow().to_owned() && self.app.embeddings.as_ref().is_some_and(|embeddings| embeddings.is_open().is_err())
+    }
+
+    /// What became of its requests.
+    pub fn ledger(&self) -> &Ledger {
+        &self.app.shared.ledger
+    }
+
+    /// Waits for its end.
+    pub fn wait(self) {
+        let Self { runtime, supervisor, device, drain, .. } = self;
+        drop(runtime.block_on(supervisor));
+        drop(drain);
+        // A thread that is in the middle of a batch ends with the process.
+        if let Some(device) = device.filter(JoinHandle::is_finished) {
+            drop(device.join());
+        }
+        runtime.shutdown_timeout(Duration::from_millis(100));
+    }
+}
+
+impl std::fmt::Debug for Handle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "server on {}", self.addr)
+    }
+}

@@ -1,0 +1,78 @@
+//! Queues: nothing is lost, lanes keep their order, and shares are kept.
+
+use std::collections::{BTreeMap, HashMap};
+
+use proptest::prelude::*;
+use trifuse_serve::queueing::queues::{Queues, Tenant};
+
+fn tenant(number: u32, share: u32) -> Tenant {
+    Tenant { number, share }
+}
+
+proptest! {
+    #[test]
+    fn nothing_is_lost_and_every_lane_keeps_its_order(deeds in proptest::collection::vec((0u32..4, 0u64..3, 1u64..300, any::<bool>()), 1..300)) {
+        let mut queues = Queues::default();
+        let (mut sent, mut came) = (HashMap::<(u32, u64), Vec<usize>>::new(), HashMap::<(u32, u64), Vec<usize>>::new());
+        let mut take = |queues: &mut Queues<(u32, u64, u64, usize)>| {
+            let cost = queues.next_cost();
+            let item = queues.pop();
+            if let Some((owner, adapter, own, number)) = item {
+                assert_eq!(cost, Some(own), "the cost that was told");
+                came.entry((owner, adapter)).or_default().push(number);
+            }
+            item.is_some()
+        };
+        for (number, (owner, adapter, cost, pop)) in deeds.iter().copied().enumerate() {
+            queues.push(tenant(owner, owner), adapter, cost, (owner, adapter, cost, number));
+            sent.entry((owner, adapter)).or_default().push(number);
+            if pop {
+                take(&mut queues);
+            }
+        }
+        while take(&mut queues) {}
+        prop_assert!(queues.is_empty() && queues.next_cost().is_none());
+        prop_assert_eq!(sent, came);
+    }
+
+    #[test]
+    fn whoever_waits_all_the_time_gets_their_share(costs in proptest::collection::vec(1u64..200, 3), shares in proptest::collection::vec(1u32..5, 3)) {
+        let mut queues = Queues::default();
+        for owner in 0..3u32 {
+            let cost = costs[owner as usize];
+            (0..60_000 / cost).for_each(|_| queues.push(tenant(owner, shares[owner as usize]), 0, cost, (owner, cost)));
+        }
+        let mut got: BTreeMap<u32, u64> = BTreeMap::new();
+        let mut all = 0;
+        while all < 40_000 {
+            let (owner, cost) = queues.pop().unwrap();
+            *got.entry(owner).or_default() += cost;
+            all += cost;
+        }
+        let whole: u32 = shares.iter().sum();
+        for owner in 0..3u32 {
+            let fair = 40_000 * u64::from(shares[owner as usize]) / u64::from(whole);
+            // A turn, and an item that could not be paid for, for each of the three.
+            let slack = 3 * (64 * 4 + 200);
+            prop_assert!(got[&owner].abs_diff(fair) <= slack, "tenant {} got {} of {}", owner, got[&owner], fair);
+        }
+    }
+}
+
+#[test]
+fn one_tenants_flood_does_not_hold_up_another() {
+    let mut queues = Queues::default();
+    (0..10_000).for_each(|_| queues.push(tenant(1, 1), 0, 32, "flood"));
+    queues.push(tenant(2, 1), 0, 32, "single");
+    let before = std::iter::from_fn(|| queues.pop()).position(|item| item == "single").unwrap();
+    assert!(before <= 4, "{before} before it");
+}
+
+#[test]
+fn one_adapters_flood_does_not_hold_up_another_of_the_same_tenant() {
+    let mut queues = Queues::default();
+    (0..10_000).for_each(|_| queues.push(tenant(1, 1), 7, 32, "flood"));
+    queues.push(tenant(1, 1), 8, 32, "single");
+    let before = std::iter::from_fn(|| queues.pop()).position(|item| item == "single").unwrap();
+    assert!(before <= 4, "{before} before it");
+}

@@ -1,0 +1,6 @@
+//! A small encoder with adapters, and a client that speaks HTTP by hand.
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
+pub mod client;
+pub mod parrot;
+pub mod tiny;

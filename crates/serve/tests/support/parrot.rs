@@ -1,0 +1,86 @@
+//! A stand-in for a language model's engine, which says what the prompt tells it to.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use trifuse::llm::Message;
+use trifuse::llm::schedule::Finish;
+use trifuse::{Error, Result};
+use trifuse_serve::generate::{Accept, Alias, Generate, Prompt, Sent, Token};
+use trifuse_serve::line::Closed;
+use trifuse_serve::queueing::ticket::Failure;
+
+/// Ids are bytes; it says the prompt again, turned round, and in capitals with an adapter. A prompt with `!` fails at the end, and one with `?` never ends.
+#[derive(Default)]
+pub struct Parrot {
+    pub prompts: Mutex<Vec<Prompt>>,
+}
+
+impl Generate for Parrot {
+    fn name(&self) -> &str {
+        "parrot"
+    }
+
+    fn max_tokens(&self) -> usize {
+        200
+    }
+
+    fn vocabulary(&self) -> usize {
+        256
+    }
+
+    fn adapters(&self) -> Vec<Alias> {
+        vec![Alias { name: "loud".into(), content: "1".into() }]
+    }
+
+    fn encode(&self, text: &str, marks: bool) -> Result<Vec<u32>> {
+        Ok(marks.then_some(1).into_iter().chain(text.bytes().map(u32::from)).collect())
+    }
+
+    fn render(&self, messages: &[Message]) -> Result<String> {
+        match messages.last() {
+            Some(last) if last.role == "user" => Ok(last.content.clone()),
+            _ => Err(Error::invalid("chat", "a turn of the user", "another")),
+        }
+    }
+
+    fn decode(&self, ids: &[u32]) -> Vec<u8> {
+        ids.iter().filter(|id| **id > 1).map(|id| *id as u8).collect()
+    }
+
+    fn submit(&self, prompt: Prompt, accept: Accept) -> Result<(), Closed> {
+        self.prompts.lock().unwrap().push(prompt.clone());
+        if prompt.ids.contains(&u32::from(b'#')) {
+            return Err(Closed::For(Failure::DeviceLost));
+        }
+        let tokens = accept.accept();
+        std::thread::spawn(move || {
+            let text: Vec<u8> = prompt.ids.iter().rev().filter(|id| **id > 1).map(|id| *id as u8).collect();
+            let text = if prompt.adapter.is_some() { text.to_ascii_uppercase() } else { text };
+            let most = prompt.max_tokens.unwrap_or(usize::MAX);
+            let endless = text.contains(&b'?');
+            for (count, byte) in text.iter().cycle().take(if endless { usize::MAX } else { text.len() }).enumerate() {
+                if count == most {
+                    return tokens.finish(Finish::Length);
+                }
+                let id = u32::from(*byte);
+                let mut token = Token { id, logprob: -0.5, top: vec![(id, -0.5), (65, -1.5)] };
+                loop {
+                    match tokens.send(token) {
+                        Sent::Taken => break,
+                        Sent::Gone => return drop(tokens),
+                        Sent::Full(same) => token = same,
+                    }
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+            match text.contains(&b'!') {
+                true => tokens.fail(Failure::Internal("a fault that is planned".into())),
+                false => tokens.finish(Finish::Stop),
+            }
+        });
+        Ok(())
+    }
+
+    fn close(&self, _: bool) {}
+}

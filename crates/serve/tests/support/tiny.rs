@@ -1,0 +1,163 @@
+//! A BERT encoder of two small blocks with drawn weights, its tokenizer, and adapters for it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::json;
+use tempfile::TempDir;
+use trifuse::DType;
+use trifuse::adapters::encode::{EncodeOptions, Source, encode};
+use trifuse::adapters::encoded::{Matrix, Population, Rung};
+use trifuse::adapters::peft::Lora;
+use trifuse::backends::cpu::Cpu;
+use trifuse::device::Open;
+use trifuse::model::{Encoder, EncoderOptions, Row, Text};
+use trifuse_serve::queueing::registry::Generation;
+use trifuse_serve::{EmbeddingModel, Opened};
+
+pub const WIDTH: usize = 32;
+const WIDE: usize = 64;
+const LAYERS: usize = 2;
+const WORDS: usize = 64;
+pub const MAX_TOKENS: usize = 128;
+/// The model's name in requests.
+pub const NAME: &str = "tiny";
+pub const ADAPTERS: [&str; 2] = ["left", "right"];
+
+/// Numbers that look drawn.
+fn values(seed: u64, count: usize, scale: f32) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 40) as f32 / (1u64 << 24) as f32 - 0.5
+    };
+    (0..count).map(|_| next() * scale).collect()
+}
+
+/// The model's folder, which goes with what is returned.
+pub fn folder() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: String| std::fs::write(folder.path().join(name), text).unwrap();
+    let config = json!({"model_type": "bert", "vocab_size": WORDS, "hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": 2,
+        "intermediate_size": WIDE, "hidden_act": "gelu", "max_position_embeddings": MAX_TOKENS, "type_vocab_size": 1, "layer_norm_eps": 1e-12});
+    write("config.json", config.to_string());
+    write("tokenizer.json", tokenizer());
+    let mut tensors: Vec<(String, Vec<usize>, Vec<f32>)> = Vec::new();
+    let mut add = |name: &str, shape: &[usize], scale: f32| {
+        let seed = tensors.len() as u64 + 1;
+        tensors.push((name.into(), shape.to_vec(), values(seed, shape.iter().product(), scale)));
+    };
+    add("embeddings.word_embeddings.weight", &[WORDS, WIDTH], 1.0);
+    add("embeddings.position_embeddings.weight", &[MAX_TOKENS, WIDTH], 0.2);
+    add("embeddings.token_type_embeddings.weight", &[1, WIDTH], 0.2);
+    let mut affine = |name: &str, shape: &[usize]| {
+        add(&format!("{name}.weight"), shape, if shape.len() > 1 { 0.6 } else { 2.0 });
+        add(&format!("{name}.bias"), &shape[..1], 0.1);
+    };
+    affine("embeddings.LayerNorm", &[WIDTH]);
+    for layer in 0..LAYERS {
+        let mut of = |name: &str, shape: &[usize]| affine(&format!("encoder.layer.{layer}.{name}"), shape);
+        ["query", "key", "value"].iter().for_each(|name| of(&format!("attention.self.{name}"), &[WIDTH, WIDTH]));
+        of("attention.output.dense", &[WIDTH, WIDTH]);
+        of("attention.output.LayerNorm", &[WIDTH]);
+        of("intermediate.dense", &[WIDE, WIDTH]);
+        of("output.dense", &[WIDTH, WIDE]);
+        of("output.LayerNorm", &[WIDTH]);
+    }
+    let view = |(name, shape, data): &(String, Vec<usize>, Vec<f32>)| {
+        (
+            name.clone(),
+            safetensors::tensor::TensorView::new(safetensors::Dtype::F32, shape.clone(), bytemuck::cast_slice(data)).unwrap().data().to_vec(),
+            shape.clone(),
+        )
+    };
+    let held: Vec<_> = tensors.iter().map(view).collect();
+    let views =
+        held.iter().map(|(name, data, shape)| (name.clone(), safetensors::tensor::TensorView::new(safetensors::Dtype::F32, shape.clone(), data).unwrap()));
+    std::fs::write(folder.path().join("model.safetensors"), safetensors::serialize(views, None).unwrap()).unwrap();
+    folder
+}
+
+/// Words `w0` to `w59`, with a mark at each end of a text.
+fn tokenizer() -> String {
+    let marks = ["[CLS]", "[SEP]", "[UNK]"];
+    let words = (0..WORDS - marks.len()).map(|word| format!("w{word}"));
+    let vocabulary: BTreeMap<String, usize> = marks.iter().map(|mark| (*mark).to_owned()).chain(words).enumerate().map(|(id, word)| (word, id)).collect();
+    let mark = |id: &str, at: u32| (id.to_owned(), json!({"id": id, "ids": [at], "tokens": [id]}));
+    let special: serde_json::Map<String, serde_json::Value> = [mark("[CLS]", 0), mark("[SEP]", 1)].into_iter().collect();
+    let place = |kind: &str, id: &str| json!({kind: {"id": id, "type_id": 0}});
+    json!({"version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+        "pre_tokenizer": {"type": "Whitespace"}, "decoder": null,
+        "post_processor": {"type": "TemplateProcessing", "single": [place("SpecialToken", "[CLS]"), place("Sequence", "A"), place("SpecialToken", "[SEP]")],
+            "pair": [], "special_tokens": special},
+        "model": {"type": "WordLevel", "unk_token": "[UNK]", "vocab": vocabulary}})
+    .to_string()
+}
+
+fn population() -> Population {
+    let config = json!({"peft_type": "LORA", "r": 4, "lora_alpha": 8});
+    let modules = |seed: u64| -> BTreeMap<String, Lora> {
+        let module = |layer: usize, name: &str, at: u64| {
+            let [a, b] =
+                [Matrix::new(4, WIDTH, values(seed + at, 4 * WIDTH, 0.8)).unwrap(), Matrix::new(WIDTH, 4, values(seed + at + 50, WIDTH * 4, 0.8)).unwrap()];
+            (format!("encoder.layer.{layer}.attention.self.{name}"), Lora { a, b, scaling: 2.0, dtype: DType::F32 })
+        };
+        (0..LAYERS).flat_map(|layer| [module(layer, "query", layer as u64 * 2), module(layer, "value", layer as u64 * 2 + 1)]).collect()
+    };
+    let of: Vec<(&str, BTreeMap<String, Lora>)> = ADAPTERS.iter().enumerate().map(|(at, name)| (*name, modules(100 + 200 * at as u64))).collect();
+    let sources: Vec<Source<'_>> = of.iter().map(|(name, modules)| Source { name, config: &config, modules }).collect();
+    encode(&sources, &EncodeOptions { rungs: Some(vec![Rung::Plain]), ..EncodeOptions::default() }, &|_, _| {}).unwrap()
+}
+
+pub fn encoder(folder: &Path) -> Encoder<Cpu> {
+    let device = Arc::new(Cpu::open(0).unwrap());
+    let mut encoder = Encoder::open(device, folder, EncoderOptions::default()).unwrap();
+    encoder.attach(Box::new(population())).unwrap();
+    encoder
+}
+
+/// The model as a server takes it; `change` may put something else in its place.
+pub fn model_with(folder: &Path, change: impl FnOnce(&mut Opened) + Send + 'static) -> EmbeddingModel {
+    let folder = folder.to_path_buf();
+    let open = move || {
+        let encoder = encoder(&folder);
+        let generation = |name: &&str| Generation { alias: (*name).into(), content: format!("{name}-1"), adapter: encoder.adapter(name).unwrap() };
+        let adapters = ADAPTERS.iter().map(generation).collect();
+        let text = Text::open(&folder, encoder.config())?;
+        let mut opened = Opened { text, adapters, width: WIDTH, vocabulary: WORDS as u32, batch_tokens: 1024, warm: false, embedder: Box::new(encoder) };
+        change(&mut opened);
+        Ok(opened)
+    };
+    EmbeddingModel { name: NAME.into(), open: Box::new(open) }
+}
+
+/// What the library gives, one sentence alone at a time.
+pub struct Reference {
+    encoder: Encoder<Cpu>,
+    text: Text,
+}
+
+impl Reference {
+    pub fn new(folder: &Path) -> Self {
+        let encoder = encoder(folder);
+        let text = Text::open(folder, encoder.config()).unwrap();
+        Self { encoder, text }
+    }
+
+    pub fn ids(&self, text: &str) -> Vec<i32> {
+        self.text.tokens(&[text]).unwrap().remove(0).ids
+    }
+
+    pub fn of_ids(&mut self, ids: &[i32], adapter: Option<&str>) -> Vec<u32> {
+        let adapter = adapter.map(|name| self.encoder.adapter(name).unwrap());
+        self.encoder.embed(&[Row { ids, adapter }]).unwrap().into_iter().map(f32::to_bits).collect()
+    }
+
+    pub fn of(&mut self, text: &str, adapter: Option<&str>) -> Vec<u32> {
+        let ids = self.ids(text);
+        self.of_ids(&ids, adapter)
+    }
+}
