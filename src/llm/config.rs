@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::keys::{Keys, ids};
 use super::rope::Scaling;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// A kind of decoder. All share one forward pass; a family says what else is in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -155,6 +155,22 @@ impl Config {
         self.kv_heads * self.head_dim
     }
 
+    /// Whether the model has a projection of that path and `[d_out, d_in]`.
+    ///
+    /// # Errors
+    /// A projection that it does not have, or one of another shape.
+    pub fn fits(&self, path: &str, found: [u64; 2]) -> Result<()> {
+        let layer = path.strip_prefix("model.layers.").and_then(|rest| rest.split('.').next()?.parse::<usize>().ok()).filter(|&layer| layer < self.layers);
+        let own = layer.and_then(|layer| self.projections(layer).into_iter().find(|(own, _)| own == path));
+        match own {
+            Some((_, expected)) if expected == found => Ok(()),
+            Some((_, expected)) => {
+                Err(Error::invalid(format!("adapter: {path}"), format!("[d_out, d_in] of {expected:?}, as the model has it"), format!("{found:?}")))
+            }
+            None => Err(Error::invalid("adapter", "projections of the model, such as model.layers.0.self_attn.q_proj", path)),
+        }
+    }
+
     /// The module paths of a layer's seven projections, and `[d_out, d_in]` of each.
     pub fn projections(&self, layer: usize) -> [(String, [u64; 2]); 7] {
         let (hidden, wide, query, key) = (self.hidden, self.intermediate, self.query(), self.key());
@@ -179,7 +195,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::error::Error;
 
     fn read(change: Value) -> Result<Config> {
         let mut keys = json!({"model_type": "llama", "vocab_size": 257, "hidden_size": 96, "num_hidden_layers": 2, "num_attention_heads": 3,

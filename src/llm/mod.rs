@@ -31,6 +31,7 @@ mod pools;
 mod rope;
 pub mod sample;
 pub mod schedule;
+mod spelling;
 pub mod step;
 pub mod stops;
 mod tokenizer;

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use tokenizers::Tokenizer as Inner;
 
+use super::spelling::Spelling;
 use super::stops::Stops;
 use crate::error::{Error, Result};
 use crate::model::guarded;
@@ -14,6 +15,7 @@ pub struct Tokenizer {
     /// The file that it is from.
     path: PathBuf,
     vocabulary: u32,
+    spelling: Spelling,
 }
 
 impl Tokenizer {
@@ -25,7 +27,7 @@ impl Tokenizer {
         let mut inner = guarded(|| Inner::from_bytes(bytes)).map_err(|problem| Error::input(path, problem))?;
         inner.with_padding(None);
         inner.with_truncation(None).map_err(|error| Error::input(path, error.to_string()))?;
-        Ok(Self { inner, path: path.into(), vocabulary })
+        Ok(Self { inner, path: path.into(), vocabulary, spelling: Spelling::of(bytes) })
     }
 
     /// The tokens of a text. With `marks` the tokenizer adds what it puts around a text, as its first token; the text of a chat has those
@@ -52,6 +54,13 @@ impl Tokenizer {
     /// A tokenizer that cannot turn its tokens back: a fault of the file.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
         guarded(|| self.inner.decode(ids, true)).map_err(|problem| Error::input(&self.path, problem))
+    }
+
+    /// The bytes of tokens that stand side by side, without those that are no text: parts of characters are there as they are.
+    pub fn bytes(&self, ids: &[u32]) -> Vec<u8> {
+        // A token that the library cannot spell has no bytes.
+        let of = |&id: &u32| guarded(|| Ok::<_, String>(self.spelling.bytes(&self.inner, id))).unwrap_or_default();
+        ids.iter().flat_map(of).collect()
     }
 
     /// The token with this text.

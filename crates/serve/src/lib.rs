@@ -1,7 +1,8 @@
 //! The server of trifuse: OpenAI's routes over HTTP, an adapter of its own for every input, and exactly one answer to every request.
 //!
 //! [`Server::start`] takes a [`Config`] and an [`EmbeddingModel`], and gives a [`Handle`]. What is decided without a socket, a device or a thread lies in
-//! [`queueing`]; a language model's engine is served where it implements [`Generate`](generate::Generate).
+//! [`queueing`]; a [`LanguageModel`] is served by [`Generate`](generate::Generate), which other
+//! engines may implement.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(missing_docs)]
@@ -13,6 +14,7 @@ mod embeddings;
 pub mod generate;
 mod http;
 mod keys;
+mod language_model;
 pub mod line;
 mod metrics;
 pub mod queueing;
@@ -23,4 +25,5 @@ pub use config::{Config, Limits};
 pub use content::content;
 pub use embedder::{Embedder, EmbeddingModel, Opened};
 pub use keys::{Key, Keys};
+pub use language_model::{LanguageModel, Speech};
 pub use server::{Handle, Server};

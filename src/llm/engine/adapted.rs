@@ -34,20 +34,8 @@ impl<D: Backend> Adapted<D> {
     /// # Errors
     /// An adapter of a projection that the model does not have, or of another shape.
     pub fn new(engine: Engine<D>, config: &Config, slots: u32) -> Result<Self> {
-        let projections: HashMap<String, [u64; 2]> = (0..config.layers).flat_map(|layer| config.projections(layer)).collect();
         for (path, shared) in engine.projections() {
-            let found = [shared.d_out as u64, shared.d_in as u64];
-            match projections.get(path) {
-                Some(&expected) if found == expected => {}
-                Some(expected) => {
-                    return Err(Error::invalid(
-                        format!("adapters: {path}"),
-                        format!("[d_out, d_in] of {expected:?}, as the model has it"),
-                        format!("{found:?}"),
-                    ));
-                }
-                None => return Err(Error::invalid("adapters", "projections of the model, such as model.layers.0.self_attn.q_proj", path)),
-            }
+            config.fits(path, [shared.d_out as u64, shared.d_in as u64])?;
         }
         let paths = paths(config, |path| engine.forms(path) > 0);
         let generation = engine.generation();

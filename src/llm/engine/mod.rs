@@ -16,7 +16,7 @@ use std::sync::Arc;
 use self::adapted::Adapted;
 use self::buckets::Buckets;
 pub use self::options::{EngineOptions, Request};
-pub use self::service::{Outputs, Service, Sink};
+pub use self::service::{Call, Outputs, Service, Sink};
 use super::cache::Digest;
 use super::files::Files;
 use super::model::Model;
@@ -75,6 +75,7 @@ pub struct Engine<D: Backend> {
     scheduler: Scheduler,
     /// The most rows, sequences and pages of a sequence that a step has.
     most: [usize; 3],
+    context: usize,
     invariant: bool,
     live: HashMap<RequestId, Live>,
     plan: Plan,
@@ -151,6 +152,7 @@ impl<D: Backend> Engine<D> {
             adapted,
             scheduler,
             most,
+            context,
             invariant: options.invariant,
             live: HashMap::new(),
             plan: Plan::default(),
@@ -168,6 +170,11 @@ impl<D: Backend> Engine<D> {
     /// The names of the adapters that requests may have, sorted.
     pub fn adapters(&self) -> impl Iterator<Item = &str> {
         self.adapted.iter().flat_map(|adapted| adapted.engine.adapters().map(|(name, _)| name))
+    }
+
+    /// The most tokens of a sequence, prompt and answer together.
+    pub fn context(&self) -> usize {
+        self.context
     }
 
     /// What the scheduler holds.

@@ -1,6 +1,7 @@
 //! An engine on a thread of its own: requests from any thread, and each one's tokens as they come.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -18,8 +19,13 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// refused. Where it returns false, the request is given up.
 pub type Sink = Box<dyn FnMut(Result<Output>) -> bool + Send>;
 
+/// The number of a request that was handed to a [`Service`]. None is given twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Call(u64);
+
 enum Command {
-    Submit(Box<Request>, Sink),
+    Submit(Call, Box<Request>, Sink),
+    Cancel(Call),
     Usage(Sender<Usage>),
     /// No more requests come. Those that run end by themselves, or are given up.
     Stop {
@@ -32,6 +38,7 @@ enum Command {
 pub struct Service {
     commands: Sender<Command>,
     thread: Option<JoinHandle<()>>,
+    calls: AtomicU64,
 }
 
 impl Service {
@@ -41,18 +48,28 @@ impl Service {
     /// The operating system gives no thread.
     pub fn start<D: Backend>(engine: Engine<D>) -> Result<Self> {
         let (commands, inbox) = channel();
-        let running = Running { engine, inbox, sinks: HashMap::new(), stopping: false, started: Instant::now() };
+        let running = Running { engine, inbox, sinks: HashMap::new(), calls: HashMap::new(), stopping: false, started: Instant::now() };
         let thread = std::thread::Builder::new().name("trifuse engine".into()).spawn(move || running.run());
         let thread = thread.map_err(|error| Error::device("the engine's thread", error))?;
-        Ok(Self { commands, thread: Some(thread) })
+        Ok(Self { commands, thread: Some(thread), calls: AtomicU64::new(0) })
     }
 
     /// Hands a request to the engine. Does not block.
     ///
     /// # Errors
     /// An engine that has ended.
-    pub fn submit(&self, request: Request, sink: Sink) -> Result<()> {
-        self.send(Command::Submit(request.into(), sink))
+    pub fn submit(&self, request: Request, sink: Sink) -> Result<Call> {
+        let call = Call(self.calls.fetch_add(1, Ordering::Relaxed));
+        self.send(Command::Submit(call, request.into(), sink))?;
+        Ok(call)
+    }
+
+    /// Gives a request up. Its sink is told of the end, unless it ended before.
+    ///
+    /// # Errors
+    /// An engine that has ended.
+    pub fn cancel(&self, call: Call) -> Result<()> {
+        self.send(Command::Cancel(call))
     }
 
     /// Hands a request to the engine, and gives its outputs as they come. Dropping them gives the request up.
@@ -127,7 +144,8 @@ impl Iterator for Outputs {
 struct Running<D: Backend> {
     engine: Engine<D>,
     inbox: Receiver<Command>,
-    sinks: HashMap<RequestId, Sink>,
+    sinks: HashMap<RequestId, (Call, Sink)>,
+    calls: HashMap<Call, RequestId>,
     stopping: bool,
     started: Instant,
 }
@@ -161,7 +179,8 @@ impl<D: Backend> Running<D> {
                 Ok(command) => Some(command),
             };
             match next {
-                Some(Command::Submit(request, sink)) => self.submit(*request, sink),
+                Some(Command::Submit(call, request, sink)) => self.submit(call, *request, sink),
+                Some(Command::Cancel(call)) => self.cancel(call),
                 Some(Command::Usage(sender)) => drop(sender.send(self.engine.usage())),
                 Some(Command::Stop { drain: true }) => self.stopping = true,
                 Some(Command::Stop { drain: false }) | None => {
@@ -172,11 +191,14 @@ impl<D: Backend> Running<D> {
         }
     }
 
-    fn submit(&mut self, request: Request, mut sink: Sink) {
+    fn submit(&mut self, call: Call, request: Request, mut sink: Sink) {
         let submitted =
             if self.stopping { Err(Error::invalid("engine", "one that takes requests", "one that is ending")) } else { self.engine.submit(request) };
         match submitted {
-            Ok(id) => drop(self.sinks.insert(id, sink)),
+            Ok(id) => {
+                self.calls.insert(call, id);
+                self.sinks.insert(id, (call, sink));
+            }
             Err(error) => drop(sink(Err(error))),
         }
     }
@@ -186,9 +208,10 @@ impl<D: Backend> Running<D> {
             Output::Token { request, .. } => (*request, false),
             Output::Ended { finished, .. } => (finished.request, true),
         };
-        let Some(sink) = self.sinks.get_mut(&request) else { return };
+        let Some((call, sink)) = self.sinks.get_mut(&request) else { return };
         let listens = sink(Ok(output));
         if ended || !listens {
+            self.calls.remove(call);
             self.sinks.remove(&request);
         }
         if !ended && !listens {
@@ -197,11 +220,15 @@ impl<D: Backend> Running<D> {
         }
     }
 
-    fn give_up_all(&mut self) {
-        for (request, mut sink) in std::mem::take(&mut self.sinks) {
-            if let Ok(Some(finished)) = self.engine.finish(request, Finish::Cancelled) {
-                sink(Ok(Output::Ended { finished, error: None }));
-            }
+    fn cancel(&mut self, call: Call) {
+        // A request that has ended has no number here any more, and those that have one are the engine's.
+        let Some(request) = self.calls.get(&call).copied() else { return };
+        if let Ok(Some(finished)) = self.engine.finish(request, Finish::Cancelled) {
+            self.tell(Output::Ended { finished, error: None });
         }
+    }
+
+    fn give_up_all(&mut self) {
+        self.calls.keys().copied().collect::<Vec<Call>>().into_iter().for_each(|call| self.cancel(call));
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use trifuse::adapters::bundle::Bundle;
 use trifuse::adapters::encode::{EncodeOptions, encode};
 use trifuse::adapters::encoded::{Population, Rung};
-use trifuse::adapters::engine::AdapterId;
+use trifuse::adapters::engine::{AdapterId, AdapterSource};
 use trifuse::adapters::peft::{LoraAdapter, adapter_folders};
 use trifuse::backend::Backend;
 use trifuse::model::Encoder;
@@ -30,46 +30,14 @@ impl Adapters {
     /// # Errors
     /// Paths that hold no adapters; a bundle among other things; no device memory.
     pub fn attach<B: Backend>(encoder: &mut Encoder<B>, model: &Path, paths: &[PathBuf]) -> Result<Self> {
-        match paths {
-            [] => Ok(Self::default()),
-            [path] if path.is_file() => Self::bundle(encoder, path),
-            _ => Self::folders(encoder, model, paths),
-        }
-    }
-
-    fn bundle<B: Backend>(encoder: &mut Encoder<B>, path: &Path) -> Result<Self> {
-        let bundle = Bundle::open(path)?;
-        let names: Vec<String> = bundle.adapters().map(str::to_owned).collect();
-        for (projection, shared) in bundle.projections() {
-            if let Err(error) = encoder.config().fits(projection, [shared.d_out as u64, shared.d_in as u64]) {
-                // One bundle has one shape for all: none of its adapters fits.
-                return Ok(Self { refused: names.into_iter().map(|name| (name, error.to_string())).collect(), ..Self::default() });
+        let Found { source, refused, notes } = Found::at(paths, model, &|path, shape| encoder.config().fits(path, shape))?;
+        match source {
+            None => Ok(Self { refused, ..Self::default() }),
+            Some(source) => {
+                encoder.attach(source)?;
+                Ok(Self { notes, ..Self::named(encoder, refused)? })
             }
         }
-        encoder.attach(Box::new(bundle))?;
-        Self::named(encoder, BTreeMap::new())
-    }
-
-    fn folders<B: Backend>(encoder: &mut Encoder<B>, model: &Path, paths: &[PathBuf]) -> Result<Self> {
-        let (mut usable, mut refused) = (Vec::new(), BTreeMap::new());
-        for path in paths {
-            for found in adapter_folders(path)? {
-                let name = found.name.clone();
-                match found.open().and_then(|adapter| fitting(encoder, adapter)) {
-                    Ok(adapter) if usable.iter().any(|other: &LoraAdapter| other.name == adapter.name) => {
-                        return Err(Error::invalid("adapters", "adapters of different names", format!("{name:?} twice")));
-                    }
-                    Ok(adapter) => usable.push(adapter),
-                    Err(error) => drop(refused.insert(name, error.to_string())),
-                }
-            }
-        }
-        if usable.is_empty() {
-            return Ok(Self { refused, ..Self::default() });
-        }
-        let (usable, population) = encodable(usable, &mut refused)?;
-        encoder.attach(Box::new(population))?;
-        Ok(Self { notes: notes(&usable, model), ..Self::named(encoder, refused)? })
     }
 
     fn named<B: Backend>(encoder: &Encoder<B>, mut refused: BTreeMap<String, String>) -> Result<Self> {
@@ -109,6 +77,63 @@ impl Adapters {
     /// Adapters that are left out, and why.
     pub fn refused(&self) -> impl Iterator<Item = (&str, &str)> {
         self.refused.iter().map(|(name, reason)| (name.as_str(), reason.as_str()))
+    }
+}
+
+/// Adapters that were found and fit a model, and why others do not.
+pub struct Found {
+    /// Where they are read from; `None` where there are none.
+    pub source: Option<Box<dyn AdapterSource>>,
+    pub refused: BTreeMap<String, String>,
+    /// What is to be known of those that fit.
+    pub notes: Vec<String>,
+}
+
+/// Whether a model has a projection of that path and `[d_out, d_in]`, or why not.
+type Fits<'a> = &'a dyn Fn(&str, [u64; 2]) -> Result<()>;
+
+impl Found {
+    /// What lies at `paths`: a bundle, or adapter folders, which are taken as they are.
+    ///
+    /// # Errors
+    /// Paths that hold no adapters; a bundle among other things; two adapters of one name.
+    pub fn at(paths: &[PathBuf], model: &Path, fits: Fits<'_>) -> Result<Self> {
+        match paths {
+            [] => Ok(Self { source: None, refused: BTreeMap::new(), notes: Vec::new() }),
+            [path] if path.is_file() => Self::bundle(path, fits),
+            _ => Self::folders(model, paths, fits),
+        }
+    }
+
+    fn bundle(path: &Path, fits: Fits<'_>) -> Result<Self> {
+        let bundle = Bundle::open(path)?;
+        let fault = bundle.projections().find_map(|(projection, shared)| fits(projection, [shared.d_out as u64, shared.d_in as u64]).err());
+        Ok(match fault {
+            // One bundle has one shape for all: none of its adapters fits.
+            Some(error) => Self { source: None, refused: bundle.adapters().map(|name| (name.to_owned(), error.to_string())).collect(), notes: Vec::new() },
+            None => Self { source: Some(Box::new(bundle)), refused: BTreeMap::new(), notes: Vec::new() },
+        })
+    }
+
+    fn folders(model: &Path, paths: &[PathBuf], fits: Fits<'_>) -> Result<Self> {
+        let (mut usable, mut refused) = (Vec::new(), BTreeMap::new());
+        for path in paths {
+            for found in adapter_folders(path)? {
+                let name = found.name.clone();
+                match found.open().and_then(|adapter| fitting(adapter, fits)) {
+                    Ok(adapter) if usable.iter().any(|other: &LoraAdapter| other.name == adapter.name) => {
+                        return Err(Error::invalid("adapters", "adapters of different names", format!("{name:?} twice")));
+                    }
+                    Ok(adapter) => usable.push(adapter),
+                    Err(error) => drop(refused.insert(name, error.to_string())),
+                }
+            }
+        }
+        if usable.is_empty() {
+            return Ok(Self { source: None, refused, notes: Vec::new() });
+        }
+        let (usable, population) = encodable(usable, &mut refused)?;
+        Ok(Self { source: Some(Box::new(population)), refused, notes: notes(&usable, model) })
     }
 }
 
@@ -159,9 +184,9 @@ fn notes(adapters: &[LoraAdapter], model: &Path) -> Vec<String> {
 }
 
 /// The adapter, unless it is for another model.
-fn fitting<B: Backend>(encoder: &Encoder<B>, adapter: LoraAdapter) -> Result<LoraAdapter> {
+fn fitting(adapter: LoraAdapter, fits: Fits<'_>) -> Result<LoraAdapter> {
     for (path, lora) in &adapter.modules {
-        encoder.config().fits(path, [lora.b.rows as u64, lora.a.cols as u64])?;
+        fits(path, [lora.b.rows as u64, lora.a.cols as u64])?;
     }
     Ok(adapter)
 }

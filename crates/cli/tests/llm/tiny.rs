@@ -40,7 +40,18 @@ fn plain_turns(j: usize, d: usize) -> f64 {
 }
 
 pub fn kinds() -> Vec<Kind> {
-    let plain = |name, config| Kind { name, config, heads: [3, 1], head_dim: 32, window: usize::MAX, tied: false, bias: false, head_norm: false, turns: plain_turns, sharpness: 1.0 };
+    let plain = |name, config| Kind {
+        name,
+        config,
+        heads: [3, 1],
+        head_dim: 32,
+        window: usize::MAX,
+        tied: false,
+        bias: false,
+        head_norm: false,
+        turns: plain_turns,
+        sharpness: 1.0,
+    };
     vec![
         Kind { tied: true, ..plain("llama, tied", json!({"model_type": "llama", "tie_word_embeddings": true})) },
         Kind {
@@ -200,7 +211,8 @@ impl Kind {
                 for (head, q) in q[at].iter().enumerate() {
                     let kv = head / (self.heads[0] / self.heads[1]);
                     let seen: Vec<usize> = (0..=at).filter(|key| at - key < self.window).collect();
-                    let scores: Vec<f64> = seen.iter().map(|&key| q.iter().zip(&k[key][kv]).map(|(q, k)| q * k).sum::<f64>() * self.sharpness / (d as f64).sqrt()).collect();
+                    let scores: Vec<f64> =
+                        seen.iter().map(|&key| q.iter().zip(&k[key][kv]).map(|(q, k)| q * k).sum::<f64>() * self.sharpness / (d as f64).sqrt()).collect();
                     let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
                     let weights: Vec<f64> = scores.iter().map(|score| (score - most).exp()).collect();
                     let sum: f64 = weights.iter().sum();

@@ -1,5 +1,7 @@
 //! `serve`: a model and its adapters over HTTP, until the program is asked to end.
 
+mod speech;
+
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,7 +33,7 @@ const BATCH_TOKENS: u32 = 2048;
 /// Arguments of `serve`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The model: a folder, or organisation/name in the local cache of Hugging Face's libraries
+    /// The model, an encoder or a language model: a folder, a GGUF file, or organisation/name in the local cache of Hugging Face's libraries
     #[arg(long, value_name = "MODEL")]
     model: PathBuf,
     /// A bundle of adapters; or adapter folders, as `compress` takes them: [NAME=]DIR (may be given again)
@@ -49,9 +51,18 @@ pub struct Args {
     /// What the model computes in; by default f16 on cuda, f32 elsewhere
     #[arg(long, value_name = "DTYPE", value_parser = values::dtype())]
     dtype: Option<DType>,
-    /// Tokens of a batch, at most; by default what suits the device
+    /// Tokens of a batch, at most, or of a step of a language model; by default what suits the device
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     batch_tokens: Option<u32>,
+    /// Requests of a language model that run at once, at most
+    #[arg(long, default_value_t = 64, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    seats: u32,
+    /// Tokens of a prompt and its answer together, at most; by default what the language model was made for, 4096 at most
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
+    context: Option<u32>,
+    /// Give each request of a language model the bits that it has alone, whatever runs beside it (on cpu and wgpu; slower where few run)
+    #[arg(long)]
+    invariant: bool,
     /// The longest estimated wait, in seconds, at which a request is let in; behind it the answer is 429
     #[arg(long, default_value_t = 2.0, value_name = "SECONDS", value_parser = seconds)]
     max_wait: f64,
@@ -93,10 +104,15 @@ pub fn run(args: &Args, backend: &Choice, output: &Output) -> Result<Outcome> {
     config.limits.drain_delay = Duration::from_secs_f64(args.drain_delay);
     config.limits.drain_timeout = Duration::from_secs_f64(args.drain_timeout);
     let (notes, told) = std::sync::mpsc::channel();
-    let job = Open { model: args.model.clone(), adapters: args.adapters.clone(), dtype: args.dtype, batch_tokens: args.batch_tokens, notes };
-    let backend = backend.clone();
-    let model = EmbeddingModel { name: name.clone(), open: Box::new(move || backend.open(job)) };
-    let handle = Server::start(config, Some(model), None)?;
+    let handle = if speech::is_speaker(&args.model)? {
+        let speaker = backend.open(speech::Open { args, name: &name, notes: &notes })?;
+        Server::start(config, None, Some(Arc::new(speaker)))?
+    } else {
+        let job = Open { model: args.model.clone(), adapters: args.adapters.clone(), dtype: args.dtype, batch_tokens: args.batch_tokens, notes };
+        let backend = backend.clone();
+        let model = EmbeddingModel { name: name.clone(), open: Box::new(move || backend.open(job)) };
+        Server::start(config, Some(model), None)?
+    };
     told.try_iter().for_each(|note| output.note(note));
     output.note(format_args!("{name} is served on http://{}", handle.addr()));
     let mut lost = false;
@@ -161,23 +177,27 @@ impl Visit for Open {
 
 /// The adapters with what tells their contents apart.
 fn generations<'a>(attached: impl Iterator<Item = (&'a str, AdapterId)>, paths: &[PathBuf]) -> Result<Vec<Generation<AdapterId>>> {
+    let (names, ids): (Vec<&str>, Vec<AdapterId>) = attached.unzip();
+    let contents = contents(&names, paths)?;
+    Ok(names.into_iter().zip(ids).zip(contents).map(|((name, adapter), content)| Generation { alias: name.into(), content, adapter }).collect())
+}
+
+/// What tells the contents of adapters with these names apart, whose files lie at `paths`.
+fn contents(names: &[&str], paths: &[PathBuf]) -> Result<Vec<String>> {
     let bundle = if let [path] = paths { Some(path).filter(|path| path.is_file()) } else { None };
     let mut folders = Vec::new();
     for path in paths.iter().filter(|_| bundle.is_none()) {
         folders.extend(adapter_folders(path)?);
     }
-    let one = |(name, adapter): (&str, AdapterId)| {
-        let content = match (bundle, folders.iter().find(|folder| folder.name == name)) {
-            (Some(bundle), _) => content([bundle.as_path()], name)?,
-            (None, Some(found)) => {
-                let files = [CONFIG_FILE, TENSOR_FILE].map(|file| found.folder.join(file));
-                content(files.iter().map(PathBuf::as_path), "")?
-            }
-            (None, None) => return Err(Error::invalid("adapter", "its folder, as it was there before", format!("{name:?} gone"))),
-        };
-        Ok(Generation { alias: name.into(), content, adapter })
+    let one = |name: &&str| match (bundle, folders.iter().find(|folder| folder.name == *name)) {
+        (Some(bundle), _) => content([bundle.as_path()], name),
+        (None, Some(found)) => {
+            let files = [CONFIG_FILE, TENSOR_FILE].map(|file| found.folder.join(file));
+            content(files.iter().map(PathBuf::as_path), "")
+        }
+        (None, None) => Err(Error::invalid("adapter", "its folder, as it was there before", format!("{name:?} gone"))),
     };
-    attached.map(one).collect()
+    names.iter().map(one).collect()
 }
 
 impl Report for Served {

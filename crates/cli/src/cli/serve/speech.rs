@@ -1,0 +1,73 @@
+//! A language model for the server: its files, its engine, its adapters.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use trifuse::backend::Backend;
+use trifuse::backends::Visit;
+use trifuse::llm::engine::{Engine, EngineOptions};
+use trifuse::llm::{Files, Model};
+use trifuse::model::find;
+use trifuse::{DType, Error, Result};
+use trifuse_serve::generate::Alias;
+use trifuse_serve::{LanguageModel, Speech};
+
+use super::{Args, contents};
+use crate::cli::adapters::Found;
+
+/// Tokens of a prompt and its answer together, where nobody says how many: more take memory that few requests use.
+const CONTEXT: usize = 4096;
+/// The longest configuration, in bytes.
+const MAX_CONFIG_BYTES: u64 = 1 << 20;
+
+/// Whether a model is a language model, and no encoder: a GGUF file, or a configuration of a decoder.
+///
+/// # Errors
+/// A folder that is not there; a configuration that cannot be read.
+pub fn is_speaker(model: &Path) -> Result<bool> {
+    if model.is_file() {
+        return Ok(true);
+    }
+    let path = find(model)?.join("config.json");
+    if !path.is_file() {
+        return Ok(true);
+    }
+    let bytes = trifuse::read::read_file(&path, MAX_CONFIG_BYTES)?;
+    let config: serde_json::Value = serde_json::from_slice(&bytes).map_err(|error| Error::input(&path, error.to_string()))?;
+    Ok(config["model_type"].as_str().is_some_and(|kind| kind != "bert"))
+}
+
+/// Opens a language model.
+pub struct Open<'a> {
+    pub args: &'a Args,
+    pub name: &'a str,
+    /// What is to be told of it.
+    pub notes: &'a Sender<String>,
+}
+
+impl Visit for Open<'_> {
+    type Out = LanguageModel;
+
+    fn visit<B: Backend>(self, backend: B) -> Result<LanguageModel> {
+        let Self { args, name, notes } = self;
+        let note = |text: String| drop(notes.send(text));
+        let hints = backend.hints();
+        let dtype = args.dtype.or(hints.dtype).unwrap_or(DType::F32);
+        let files = Files::open(&args.model)?;
+        let found = Found::at(&args.adapters, &args.model, &|path, shape| files.config.fits(path, shape))?;
+        found.notes.iter().for_each(|text| note(text.clone()));
+        found.refused.iter().for_each(|(name, reason)| note(format!("adapter {name} is left out: {reason}")));
+        let most = files.config.context;
+        let context = args.context.map_or(most.min(CONTEXT), |context| context as usize);
+        let budget = args.batch_tokens.map_or(EngineOptions::default().budget, |tokens| tokens as usize).max(args.seats as usize);
+        let options = EngineOptions::default().with_seats(args.seats).with_budget(budget).with_context(Some(context)).with_invariant(args.invariant);
+        let engine = Engine::new(Model::open(Arc::new(backend), &files, dtype)?, options, found.source)?;
+        let names: Vec<&str> = engine.adapters().collect();
+        let contents = contents(&names, &args.adapters)?;
+        let adapters: Vec<Alias> = names.iter().zip(contents).map(|(name, content)| Alias { name: (*name).to_owned(), content }).collect();
+        note(format!("{dtype} on {}, {} adapters, {} requests of {context} tokens at once", B::NAME, adapters.len(), args.seats));
+        let Files { tokenizer, template, ends, .. } = files;
+        LanguageModel::start(engine, Speech { name: name.to_owned(), tokenizer, template, ends, adapters })
+    }
+}

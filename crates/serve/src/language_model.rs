@@ -1,0 +1,274 @@
+//! A language model behind the server's routes: an engine on a thread of its own, and one more thread that hands its tokens to callers.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use trifuse::backend::Backend;
+use trifuse::llm::engine::{Call, Engine, Output, Request, Service};
+use trifuse::llm::schedule::Finish;
+use trifuse::llm::{ChatTemplate, Message, Tokenizer};
+use trifuse::{Error, Result};
+
+use crate::generate::{Accept, Alias, Generate, Prompt, Sent, Token, Tokens};
+use crate::line::Closed;
+use crate::queueing::admit::Refused;
+use crate::queueing::ticket::Failure;
+
+/// The most answers under way, those that wait among them.
+const MOST: usize = 1024;
+/// After what time a caller who was refused may ask again.
+const AGAIN: Duration = Duration::from_secs(1);
+/// How often callers who are slow, who went away, or whose time is up are looked for.
+const STEP: Duration = Duration::from_millis(5);
+
+/// What a language model is called and how its text is made.
+pub struct Speech {
+    /// The model's name.
+    pub name: String,
+    /// Ids from text, and text from ids.
+    pub tokenizer: Tokenizer,
+    /// The template of a chat, where the model has one.
+    pub template: Option<ChatTemplate>,
+    /// Tokens at each of which an answer ends.
+    pub ends: Vec<u32>,
+    /// The adapters, with what tells their contents apart.
+    pub adapters: Vec<Alias>,
+}
+
+/// A language model that is served.
+pub struct LanguageModel {
+    speech: Speech,
+    context: usize,
+    vocabulary: usize,
+    service: Arc<Service>,
+    heard: Sender<Heard>,
+    next: AtomicU64,
+    open: Arc<AtomicUsize>,
+    closed: AtomicBool,
+}
+
+impl LanguageModel {
+    /// Starts the threads of an engine.
+    ///
+    /// # Errors
+    /// The operating system gives no thread.
+    pub fn start<D: Backend>(engine: Engine<D>, speech: Speech) -> Result<Self> {
+        let (context, vocabulary) = (engine.context(), engine.model().config().vocabulary as usize);
+        let service = Arc::new(Service::start(engine)?);
+        let (heard, inbox) = channel();
+        let open = Arc::new(AtomicUsize::new(0));
+        let speaker = Speaker { service: Arc::clone(&service), inbox, live: HashMap::new(), open: Arc::clone(&open) };
+        let thread = std::thread::Builder::new().name("trifuse speaker".into()).spawn(move || speaker.run());
+        thread.map_err(|error| Error::device("the thread that hands out tokens", error))?;
+        Ok(Self { speech, context, vocabulary, service, heard, next: AtomicU64::new(0), open, closed: AtomicBool::new(false) })
+    }
+}
+
+impl Generate for LanguageModel {
+    fn name(&self) -> &str {
+        &self.speech.name
+    }
+
+    fn max_tokens(&self) -> usize {
+        self.context
+    }
+
+    fn vocabulary(&self) -> usize {
+        self.vocabulary
+    }
+
+    fn adapters(&self) -> Vec<Alias> {
+        self.speech.adapters.clone()
+    }
+
+    fn encode(&self, text: &str, marks: bool) -> Result<Vec<u32>> {
+        self.speech.tokenizer.encode(text, marks)
+    }
+
+    fn render(&self, messages: &[Message]) -> Result<String> {
+        match &self.speech.template {
+            Some(template) => template.render(messages, true),
+            None => Err(Error::invalid("chat", "a model with a chat template", "one without: ask for a completion")),
+        }
+    }
+
+    fn decode(&self, ids: &[u32]) -> Vec<u8> {
+        self.speech.tokenizer.bytes(ids)
+    }
+
+    fn submit(&self, prompt: Prompt, accept: Accept) -> Result<(), Closed> {
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(Closed::For(Failure::Draining));
+        }
+        if self.open.fetch_add(1, Ordering::Relaxed) >= MOST {
+            self.open.fetch_sub(1, Ordering::Relaxed);
+            return Err(Closed::Busy(Refused { retry_after: AGAIN }));
+        }
+        let key = self.next.fetch_add(1, Ordering::Relaxed);
+        let Prompt { ids, max_tokens, params, adapter, tenant: _, timeout } = prompt;
+        let room = self.context.saturating_sub(ids.len()).max(1);
+        let request = Request::new(ids, max_tokens.unwrap_or(room)).with_sampling(params).with_stop(self.speech.ends.clone()).with_adapter(adapter);
+        let begun = Heard::Begun { key, tokens: Box::new(accept.accept()), deadline: timeout.and_then(|timeout| Instant::now().checked_add(timeout)) };
+        let heard = self.heard.clone();
+        // A speaker that is gone drops what it had, and so tells every caller.
+        drop(self.heard.send(begun));
+        let sink = Box::new(move |output| heard.send(Heard::Output { key, output }).is_ok());
+        let submitted = self.service.submit(request, sink);
+        drop(self.heard.send(Heard::Submitted { key, call: submitted.ok() }));
+        Ok(())
+    }
+
+    fn close(&self, now: bool) {
+        self.closed.store(true, Ordering::Relaxed);
+        if now {
+            drop(self.heard.send(Heard::Closed));
+        }
+    }
+}
+
+/// What the speaker is told.
+enum Heard {
+    /// A prompt was let in.
+    Begun { key: u64, tokens: Box<Tokens>, deadline: Option<Instant> },
+    /// The prompt has a number at the engine; without one the engine has ended.
+    Submitted { key: u64, call: Option<Call> },
+    /// Something came of it.
+    Output { key: u64, output: Result<Output> },
+    /// All answers under way are to end.
+    Closed,
+}
+
+/// An answer under way.
+struct Answer {
+    tokens: Tokens,
+    /// Tokens for which the caller had no room.
+    waiting: VecDeque<Token>,
+    /// How it ended at the engine.
+    end: Option<Result<Finish, Failure>>,
+    call: Option<Call>,
+    /// Until when its first token has to be there.
+    deadline: Option<Instant>,
+}
+
+/// What is to become of an answer.
+enum Next {
+    Stays,
+    Goes,
+    Ends(Result<Finish, Failure>),
+}
+
+impl Answer {
+    /// Hands out what there is room for.
+    fn flush(&mut self, now: Instant) -> Next {
+        while let Some(token) = self.waiting.pop_front() {
+            match self.tokens.send(token) {
+                Sent::Taken => self.deadline = None,
+                Sent::Full(token) => {
+                    self.waiting.push_front(token);
+                    return Next::Stays;
+                }
+                Sent::Gone => return Next::Goes,
+            }
+        }
+        match self.end.take() {
+            _ if self.tokens.is_cancelled() => Next::Goes,
+            Some(end) => Next::Ends(end),
+            None if self.deadline.is_some_and(|deadline| deadline <= now) => Next::Ends(Err(Failure::Expired)),
+            None => Next::Stays,
+        }
+    }
+}
+
+/// The thread between the engine and callers: the engine never waits for one of them.
+struct Speaker {
+    service: Arc<Service>,
+    inbox: Receiver<Heard>,
+    live: HashMap<u64, Answer>,
+    open: Arc<AtomicUsize>,
+}
+
+impl Speaker {
+    fn run(mut self) {
+        loop {
+            let next = if self.live.is_empty() { self.inbox.recv().map_err(|_| RecvTimeoutError::Disconnected) } else { self.inbox.recv_timeout(STEP) };
+            match next {
+                Ok(heard) => {
+                    self.hear(heard);
+                    while let Ok(heard) = self.inbox.try_recv() {
+                        self.hear(heard);
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            let now = Instant::now();
+            let done: Vec<(u64, Next)> = self.live.iter_mut().map(|(key, answer)| (*key, answer.flush(now))).collect();
+            for (key, next) in done {
+                match next {
+                    Next::Stays => {}
+                    Next::Goes => self.end(key, None),
+                    Next::Ends(end) => self.end(key, Some(end)),
+                }
+            }
+        }
+    }
+
+    fn hear(&mut self, heard: Heard) {
+        match heard {
+            Heard::Begun { key, tokens, deadline } => {
+                self.live.insert(key, Answer { tokens: *tokens, waiting: VecDeque::new(), end: None, call: None, deadline });
+            }
+            Heard::Submitted { key, call } => match (self.live.get_mut(&key), call) {
+                (Some(answer), Some(call)) => answer.call = Some(call),
+                (Some(answer), None) => answer.end = Some(Err(Failure::DeviceLost)),
+                // The answer has ended already, and its caller may have gone before it had a number.
+                (None, Some(call)) => drop(self.service.cancel(call)),
+                (None, None) => {}
+            },
+            Heard::Output { key, output } => {
+                let Some(answer) = self.live.get_mut(&key) else { return };
+                match output {
+                    Ok(Output::Token { choice, .. }) => {
+                        let top = choice.top.into_iter().map(|(id, logprob)| (id, logprob as f32)).collect();
+                        answer.waiting.push_back(Token { id: choice.token, logprob: choice.log_probability as f32, top });
+                    }
+                    Ok(Output::Ended { finished, error }) => {
+                        answer.end = Some(match error {
+                            Some(error) => Err(Failure::Internal(error)),
+                            None => Ok(finished.reason),
+                        });
+                    }
+                    Err(error) => answer.end = Some(Err(Failure::Internal(error.to_string()))),
+                }
+            }
+            Heard::Closed => {
+                let all: Vec<u64> = self.live.keys().copied().collect();
+                all.into_iter().for_each(|key| self.end(key, Some(Err(Failure::Draining))));
+            }
+        }
+    }
+
+    /// Ends an answer, also at the engine; without an end its caller is gone.
+    fn end(&mut self, key: u64, end: Option<Result<Finish, Failure>>) {
+        let Some(answer) = self.live.remove(&key) else { return };
+        self.open.fetch_sub(1, Ordering::Relaxed);
+        if let Some(call) = answer.call {
+            // An engine that has ended has given up all.
+            drop(self.service.cancel(call));
+        }
+        match end {
+            Some(Ok(reason)) => answer.tokens.finish(reason),
+            Some(Err(failure)) => answer.tokens.fail(failure),
+            None => drop(answer.tokens),
+        }
+    }
+}
+
+impl std::fmt::Debug for LanguageModel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}, {} answers under way", self.speech.name, self.open.load(Ordering::Relaxed))
+    }
+}
