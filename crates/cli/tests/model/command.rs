@@ -1,4 +1,4 @@
-//! `embed` and `compress --calibrate`, run as a user runs them, on the processor.
+//! `embed`, `serve` and `compress --calibrate`, run as a user runs them, on the processor.
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
@@ -10,17 +10,19 @@ use trifuse::safetensors_file::TensorFile;
 use super::support::{Golden, model, root};
 
 pub fn trials() -> Vec<Trial> {
-    let tests: [(&str, fn()); 6] = [
+    let tests: &[(&str, fn())] = &[
         ("embed takes each line by itself, in its order", lines),
         ("embed refuses a line without a token, and no other", tokenless),
         ("embed writes arrays", arrays),
         ("embed leaves nothing of a file where it is interrupted", interrupted),
+        #[cfg(all(unix, feature = "serve"))]
+        ("serve answers as embed writes, and ends at a signal", super::serve::answers_as_embed_writes),
         ("compress --calibrate runs the model over text", calibrated),
         ("get_minilm.sh sees a file that is not the one it means", fetched),
     ];
     tests
-        .into_iter()
-        .map(|(name, test)| {
+        .iter()
+        .map(|&(name, test)| {
             Trial::test(name, move || {
                 test();
                 Ok(())
@@ -30,7 +32,7 @@ pub fn trials() -> Vec<Trial> {
         .collect()
 }
 
-fn trifuse(arguments: &[&str], input: &[u8]) -> Output {
+pub fn trifuse(arguments: &[&str], input: &[u8]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_trifuse"));
     command.args(arguments).args(["--backend", "cpu"]).env_remove("TRIFUSE_BACKEND");
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -43,7 +45,7 @@ fn trifuse(arguments: &[&str], input: &[u8]) -> Output {
     output
 }
 
-fn text(path: &std::path::Path) -> String {
+pub fn text(path: &std::path::Path) -> String {
     path.to_str().unwrap().to_owned()
 }
 

@@ -10,6 +10,7 @@ mod backends;
 mod command;
 mod golden;
 mod mixed;
+mod serve;
 mod support;
 
 use std::sync::Arc;
