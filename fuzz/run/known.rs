@@ -34,6 +34,7 @@ fn all() -> Vec<Known> {
         ("a_token_past_the_models_table", of("tokenizer"), || tokenizer("/model/vocab/hello", json!(50)), Some("is it another model's")),
         ("a_map_that_says_more_than_it_has", of("tokenizer"), a_false_map, Some("precompiled_charsmap")),
         ("a_replacement_by_a_page", of("tokenizer"), a_page_for_a_space, Some("content: expected at most")),
+        ("a_template_with_its_text_again", of("tokenizer"), a_text_again, Some("with the text once")),
         ("positions_that_overflow_with_their_type", of("weights"), overflowing_positions, Some("that f32 holds")),
         ("a_few_wide_rows_calibrate_without_a_wide_square", calibrated, wide_rows, None),
         ("one_stored_page_named_again_and_again", of("case_file"), || attention(1, Some(20_000)), Some("kv_len")),
@@ -112,6 +113,11 @@ fn tokenizer(place: &str, value: Value) -> Vec<u8> {
     let mut file = all.find(|file| file["model"]["type"] == "WordPiece" && file.pointer(place).is_some()).unwrap();
     *file.pointer_mut(place).unwrap() = value;
     file.to_string().into_bytes()
+}
+
+fn a_text_again() -> Vec<u8> {
+    let text = json!({ "Sequence": { "id": "A", "type_id": 0 } });
+    tokenizer("/post_processor/single", json!([text, text, text]))
 }
 
 /// The largest numbers as the first of the table of positions and of that of types.

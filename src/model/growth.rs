@@ -17,6 +17,8 @@ struct File {
     #[serde(default)]
     pre_tokenizer: Value,
     #[serde(default)]
+    post_processor: Value,
+    #[serde(default)]
     model: Option<Model>,
 }
 
@@ -44,12 +46,29 @@ pub(super) fn check(file: &[u8]) -> Result<(), String> {
     if times > MOST {
         return Err(format!("normalizer: expected replacements that make a text at most {MOST} times as long, found {times} times"));
     }
+    once(&file.post_processor)?;
     let Some(model) = file.model else { return Ok(()) };
     short("continuing_subword_prefix", &model.continuing_subword_prefix)?;
     short("end_of_word_suffix", &model.end_of_word_suffix)?;
     match model.max_input_chars_per_word.as_u64().filter(|&word| word > MAX_WORD) {
         Some(word) => Err(format!("max_input_chars_per_word: expected at most {MAX_WORD}, found {word}")),
         None => Ok(()),
+    }
+}
+
+/// Checks every template of one text, at any depth. Where it has the text again, the library joins each piece that a long text was cut into with
+/// each piece.
+fn once(post_processor: &Value) -> Result<(), String> {
+    match post_processor {
+        Value::Array(items) => items.iter().try_for_each(once),
+        Value::Object(map) => {
+            let texts = map.get("single").and_then(Value::as_array).map_or(0, |pieces| pieces.iter().filter(|piece| piece.get("Sequence").is_some()).count());
+            if texts > 1 {
+                return Err(format!("post_processor: expected a template with the text once, found it {texts} times"));
+            }
+            map.values().try_for_each(once)
+        }
+        _ => Ok(()),
     }
 }
 
@@ -121,6 +140,17 @@ mod tests {
         for (map, sound) in [("EAAAAAAAAAAAAAAAAAAAAAAAAABhYmMA", true), ("", true), ("EAAAAAAA", false), ("xxxxxxxxxxxx", false), (&long, false)] {
             assert_eq!(check(file(map).as_bytes()).is_ok(), sound, "{map}");
         }
+    }
+
+    #[test]
+    fn a_template_has_its_text_once() {
+        let text = r#"{"Sequence": {"id": "A", "type_id": 0}}"#;
+        let file = |pieces: &[&str]| {
+            let template = format!(r#"{{"type": "TemplateProcessing", "single": [{}], "pair": [{text}, {text}]}}"#, pieces.join(","));
+            check(format!(r#"{{"post_processor": {{"type": "Sequence", "processors": [{{"type": "ByteLevel"}}, {template}]}}}}"#).as_bytes())
+        };
+        assert_eq!(file(&[text, r#"{"SpecialToken": {"id": "[SEP]", "type_id": 0}}"#]), Ok(()));
+        assert!(file(&[text, text]).is_err_and(|why| why.contains("found it 2 times")));
     }
 
     #[test]
