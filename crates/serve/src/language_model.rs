@@ -96,7 +96,8 @@ impl Generate for LanguageModel {
     }
 
     fn decode(&self, ids: &[u32]) -> Vec<u8> {
-        self.speech.tokenizer.bytes(ids)
+        let text: Vec<u32> = ids.iter().copied().filter(|id| !self.speech.ends.contains(id)).collect();
+        self.speech.tokenizer.bytes(&text)
     }
 
     fn submit(&self, prompt: Prompt, accept: Accept) -> Result<(), Closed> {

@@ -56,7 +56,7 @@ fn roomy() -> EngineOptions {
 }
 
 /// Adapters that are drawn from a seed: `low` of rank 3 on all projections, `high` of rank 8 on q and v, `other` as `low` with other numbers.
-fn adapters(config: &Config) -> Population {
+pub fn adapters(config: &Config) -> Population {
     let mut random = ChaCha8Rng::seed_from_u64(77);
     let mut population = Population { projections: BTreeMap::new(), adapters: BTreeMap::new() };
     for (name, rank, few) in [("high", 8, true), ("low", 3, false), ("other", 3, false)] {

@@ -10,6 +10,10 @@ mod backends;
 mod command;
 mod engine;
 mod golden;
+mod serve;
+#[cfg(all(unix, feature = "serve"))]
+#[path = "../served/mod.rs"]
+mod served;
 mod support;
 mod tiny;
 
@@ -30,6 +34,11 @@ fn main() {
         }
     }
     trials.extend(command::trials());
+    #[cfg(all(unix, feature = "serve"))]
+    trials.push(libtest_mimic::Trial::test("serve answers as the library says", || {
+        serve::answers_as_the_library_says();
+        Ok(())
+    }));
     libtest_mimic::run(&arguments, trials).exit();
 }
 

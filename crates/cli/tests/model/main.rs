@@ -11,6 +11,9 @@ mod command;
 mod golden;
 mod mixed;
 mod serve;
+#[cfg(all(unix, feature = "serve"))]
+#[path = "../served/mod.rs"]
+mod served;
 mod support;
 
 use std::sync::Arc;

@@ -1,0 +1,61 @@
+//! `trifuse serve` as a user runs it, for tests of whole models.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::{Value, json};
+
+/// A server, which goes with this.
+pub struct Served {
+    child: Child,
+    address: String,
+}
+
+impl Served {
+    /// A server on the processor with these options, once it answers.
+    pub fn start(options: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_trifuse"));
+        command.args(["serve", "--json", "--listen", "127.0.0.1:0", "--drain-delay", "0", "--backend", "cpu"]).args(options);
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let notes = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+        let address = notes.filter_map(|note| note.split_once("http://").map(|(_, address)| address.to_owned())).next().unwrap();
+        Self { child, address }
+    }
+
+    /// The status and the text of an answer.
+    pub fn text(&self, path: &str, body: &Value) -> (u16, String) {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let method = if body.is_empty() { "GET" } else { "POST" };
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        let head = format!("{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}", body.len());
+        write!(stream, "{head}\r\n\r\n{body}").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    }
+
+    /// The status and the body of an answer.
+    pub fn ask(&self, path: &str, body: &Value) -> (u16, Value) {
+        let (status, text) = self.text(path, body);
+        (status, serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}")))
+    }
+
+    /// Ends it by a signal, and checks that it answered this many requests, all that it let in.
+    pub fn end(&mut self, answered: usize) {
+        assert!(Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap().success());
+        assert_eq!(self.child.wait().unwrap().code(), Some(0));
+        let mut report = String::new();
+        self.child.stdout.take().unwrap().read_to_string(&mut report).unwrap();
+        let report: Value = serde_json::from_str(&report).unwrap();
+        assert_eq!((&report["command"], &report["accepted"], &report["finished"]), (&json!("serve"), &json!(answered), &json!(answered)), "{report}");
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // It has ended already, but where the test fails before.
+        let _ = self.child.kill();
+    }
+}
