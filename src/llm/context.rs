@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 
 use super::config::Config;
-use super::plans::{Plans, Queries, Shape};
-use super::pools::{PoolShape, Pools};
+use super::plans::Plans;
+use super::pools::Pools;
+use super::shape::{PoolShape, Queries, Shape};
 use crate::backend::Backend;
 use crate::dtype::DType;
 use crate::error::{Error, Result, ensure};

@@ -2,8 +2,9 @@
 
 use super::config::Config;
 use super::deltas::{Deltas, Projection};
+use super::part::part;
 use super::placed::{Block, Placed};
-use super::plans::{Arena, HeadPlans, Mlp, Plans, part};
+use super::plans::{Arena, HeadPlans, Mlp, Plans, SplitMlp};
 use super::pools::{Pool, Pools};
 use crate::backend::Backend;
 use crate::device::Slice;
@@ -149,7 +150,8 @@ impl<D: Backend> Pass<'_, D> {
                 };
                 self.session.run(plan, &args)
             }
-            Mlp::Split { wide: product, glu, down } => {
+            Mlp::Split(split) => {
+                let SplitMlp { wide: product, glu, down } = &**split;
                 let both = self.rows(&self.arena.wide, 2 * wide)?;
                 self.session.run(product, &LinearArgs::new(normed.clone(), block.gate_up.clone(), both.clone()))?;
                 let offset = wide * self.dtype.size();

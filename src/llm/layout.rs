@@ -1,7 +1,6 @@
 //! The rows of a pass as the device takes them: ids, positions, slots, and the pages of their sequences.
 
-use super::plans::{Arena, Plans, Queries, Shape};
-use super::pools::PoolShape;
+use super::shape::{PoolShape, Queries, Shape};
 use super::step::{Step, Token};
 use crate::backend::Backend;
 use crate::error::{Error, Result, ensure};
@@ -13,8 +12,8 @@ use crate::session::Session;
 #[derive(Clone, Debug)]
 pub struct Layout {
     ids: Vec<i32>,
-    positions: Vec<i32>,
-    slots: Vec<i32>,
+    pub(super) positions: Vec<i32>,
+    pub(super) slots: Vec<i32>,
     /// Where the rows of each sequence begin, and where the last ones end.
     starts: Vec<i32>,
     /// Keys of each sequence, those of its rows included.
@@ -102,11 +101,19 @@ impl Layout {
         TokenAdapters::new(&self.ids, vocabulary)
     }
 
-    fn even(&self, shape: &Shape, pools: PoolShape) -> Result<PageTable> {
+    /// The pages of sequences with as many rows each.
+    ///
+    /// # Errors
+    /// Pages that the pool does not have.
+    pub fn even(&self, shape: &Shape, pools: PoolShape) -> Result<PageTable> {
         PageTable::new(&self.table, &self.keys, pools.even(shape))
     }
 
-    fn ragged(&self, shape: &Shape, most: usize, pools: PoolShape) -> Result<RaggedPages> {
+    /// The pages of sequences with up to `most` rows.
+    ///
+    /// # Errors
+    /// Pages that the pool does not have.
+    pub fn ragged(&self, shape: &Shape, most: usize, pools: PoolShape) -> Result<RaggedPages> {
         RaggedPages::new(&self.starts, &self.keys, &self.table, pools.ragged(shape, most))
     }
 
@@ -119,21 +126,5 @@ impl Layout {
             Queries::Even => Ok(AttentionIndex::Paged(session.index(&self.even(shape, pools)?)?)),
             Queries::Ragged { most } => Ok(AttentionIndex::RaggedPaged(session.index(&self.ragged(shape, most, pools)?)?)),
         }
-    }
-
-    /// Replaces what the last pass of these plans left on the device. Nothing is written where an error is found here.
-    ///
-    /// # Errors
-    /// An id that is not in the vocabulary; pages that the pool does not have; a device that fails.
-    pub fn write<D: Backend>(&self, session: &mut Session<D>, plans: &Plans<D>, arena: &Arena<D>, vocabulary: u32, pools: PoolShape) -> Result<()> {
-        let ids = self.ids(vocabulary)?;
-        match (&plans.tables, plans.shape.queries) {
-            (AttentionIndex::Paged(index), Queries::Even) => session.update_index(index, &self.even(&plans.shape, pools)?)?,
-            (AttentionIndex::RaggedPaged(index), Queries::Ragged { most }) => session.update_index(index, &self.ragged(&plans.shape, most, pools)?)?,
-            (other, _) => return Err(Error::invalid("pass", "a page table", format!("{other:?}"))),
-        }
-        session.update_index(&plans.ids, &ids)?;
-        session.write(&arena.positions, bytemuck::cast_slice(&self.positions))?;
-        session.write(&arena.slots, bytemuck::cast_slice(&self.slots))
     }
 }

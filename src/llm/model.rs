@@ -8,8 +8,9 @@ use super::context::Context;
 use super::files::Files;
 use super::forward::Pass;
 use super::layout::Layout;
+use super::part::part;
 use super::placed::Placed;
-use super::plans::{Arena, HeadPlans, part};
+use super::plans::{Arena, HeadPlans};
 use super::weights::WeightSource;
 use crate::backend::Backend;
 use crate::dtype::DType;
@@ -107,7 +108,7 @@ impl<D: Backend> Model<D> {
         let plans = plans.get(&rows).ok_or_else(|| Error::invalid("pass", "plans", "none"))?;
         let layout = Layout::of_text(ids, context.length, &plans.shape)?;
         let (config, dtype, arena, session) = (&self.config, self.dtype, &self.arena, &mut self.session);
-        layout.write(session, plans, arena, config.vocabulary, pools.shape)?;
+        plans.write(session, &layout, arena, config.vocabulary, pools.shape)?;
         let (weights, heads) = (&self.weights, &self.heads);
         let run = |session: &mut Session<D>| {
             let mut pass = Pass { session, config, dtype, arena, plans, deltas: None };

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::config::Config;
-use super::plans::part;
+use super::part::part;
 use super::rope::Scaling;
 use super::weights::WeightSource;
 use crate::backend::Backend;

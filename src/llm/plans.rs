@@ -2,8 +2,8 @@
 
 use super::config::Config;
 use super::layout::Layout;
-use super::pools::PoolShape;
 use super::rope::Scaling;
+use super::shape::{PoolShape, Queries, Shape};
 use crate::backend::Backend;
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
@@ -13,28 +13,6 @@ use crate::ops::index::{Index, TokenAdapters};
 use crate::ops::pointwise::{Kind, Turn};
 use crate::ops::{Activation, Attention, FusedMlp, Linear, Pointwise};
 use crate::session::{Plan, Session};
-
-/// What a pass is planned for. The same plans serve every pass of a shape.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Shape {
-    /// Rows: tokens to compute, and spare ones.
-    pub rows: usize,
-    /// Sequences that the rows belong to, and spare ones.
-    pub sequences: usize,
-    /// How the rows are spread over the sequences.
-    pub queries: Queries,
-    /// The most pages of a sequence.
-    pub pages: usize,
-}
-
-/// How rows are spread over sequences.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Queries {
-    /// As many in each.
-    Even,
-    /// Numbers of their own, `most` at most.
-    Ragged { most: usize },
-}
 
 /// Memory that all passes use in turn.
 pub struct Arena<D: Device> {
@@ -113,7 +91,15 @@ pub enum Mlp<D: Backend> {
     /// One operation.
     Fused(Plan<FusedMlp, D>),
     /// Three, between which adapters add their part: `[gate | up]`, their product, and the way down.
-    Split { wide: Plan<Linear, D>, glu: Plan<Pointwise, D>, down: Plan<Linear, D> },
+    Split(Box<SplitMlp<D>>),
+}
+
+/// The plans of an MLP in three operations.
+pub struct SplitMlp<D: Backend> {
+    /// `[gate | up]`.
+    pub wide: Plan<Linear, D>,
+    pub glu: Plan<Pointwise, D>,
+    pub down: Plan<Linear, D>,
 }
 
 impl<D: Backend> Plans<D> {
@@ -137,11 +123,11 @@ impl<D: Backend> Plans<D> {
         let mlp = if split {
             let glu = Kind::Glu(Activation::Silu);
             let wide_product = session.plan(product(hidden, 2 * wide, false))?;
-            Mlp::Split {
+            Mlp::Split(Box::new(SplitMlp {
                 wide: wide_product,
                 glu: session.plan(Pointwise::new(dtype, n, wide, glu))?,
                 down: session.plan(product(wide, hidden, false).with_residual(true))?,
-            }
+            }))
         } else {
             let mlp = FusedMlp::new(dtype, [n, hidden, wide, hidden], Activation::Silu).with_padded_weights();
             Mlp::Fused(session.plan(FusedMlp { gated: true, residual: true, ..mlp })?)
@@ -168,6 +154,22 @@ impl<D: Backend> Plans<D> {
             output: session.plan(product(query, hidden, config.output_bias).with_residual(true))?,
             mlp,
         })
+    }
+
+    /// Replaces what the last pass of these plans left on the device. Nothing is written where an error is found here.
+    ///
+    /// # Errors
+    /// An id that is not in the vocabulary; pages that the pool does not have; a device that fails.
+    pub fn write(&self, session: &mut Session<D>, layout: &Layout, arena: &Arena<D>, vocabulary: u32, pools: PoolShape) -> Result<()> {
+        let ids = layout.ids(vocabulary)?;
+        match (&self.tables, self.shape.queries) {
+            (AttentionIndex::Paged(index), Queries::Even) => session.update_index(index, &layout.even(&self.shape, pools)?)?,
+            (AttentionIndex::RaggedPaged(index), Queries::Ragged { most }) => session.update_index(index, &layout.ragged(&self.shape, most, pools)?)?,
+            (other, _) => return Err(Error::invalid("pass", "a page table", format!("{other:?}"))),
+        }
+        session.update_index(&self.ids, &ids)?;
+        session.write(&arena.positions, bytemuck::cast_slice(&layout.positions))?;
+        session.write(&arena.slots, bytemuck::cast_slice(&layout.slots))
     }
 }
 
@@ -208,9 +210,4 @@ impl<D: Backend> HeadPlans<D> {
             head: session.plan(Linear::new(dtype, [rows as u64, config.hidden, config.vocabulary.into()]).with_padded_weights())?,
         })
     }
-}
-
-/// `len` bytes of a slice from `offset` on.
-pub fn part<D: Device>(slice: &Slice<D>, offset: u64, len: u64) -> Result<Slice<D>> {
-    slice.sub_slice(offset, len).ok_or_else(|| Error::invalid("pass", format!("{len} bytes from byte {offset} on"), format!("{} bytes", slice.len)))
 }

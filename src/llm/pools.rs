@@ -1,44 +1,13 @@
 //! Keys and values on the device: a pool of pages for each layer.
 
 use super::config::Config;
-use super::plans::{Shape, part};
+use super::part::part;
+use super::shape::PoolShape;
 use crate::backend::Backend;
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::ops::index::{PageShape, RaggedShape};
+use crate::error::Result;
 use crate::session::Session;
-
-/// The size of a pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct PoolShape {
-    /// Tokens of a page.
-    pub page: u32,
-    /// Pages of the pool.
-    pub pages: u32,
-}
-
-impl PoolShape {
-    /// Tokens of the pool.
-    ///
-    /// # Errors
-    /// More than 2^31 of them.
-    pub fn tokens(&self) -> Result<u32> {
-        let all = u64::from(self.page) * u64::from(self.pages);
-        u32::try_from(all).ok().filter(|&all| i32::try_from(all).is_ok()).ok_or_else(|| Error::invalid("pool", "fewer than 2^31 tokens", all))
-    }
-
-    /// The page table of a shape whose sequences have as many rows each.
-    pub fn even(&self, shape: &Shape) -> PageShape {
-        PageShape { batch: shape.sequences as u64, pages: shape.pages as u64, page: self.page.into(), pool_pages: self.pages.into() }
-    }
-
-    /// The page table of a shape whose sequences have `most` rows at most.
-    pub fn ragged(&self, shape: &Shape, most: usize) -> RaggedShape {
-        let (batch, rows, pages) = (shape.sequences as u64, shape.rows as u64, shape.pages as u64);
-        RaggedShape { batch, total_q: rows, max_q: most as u64, pages, page: self.page.into(), pool_pages: self.pages.into() }
-    }
-}
 
 /// Keys and values of a layer.
 pub struct Pool<D: Device> {

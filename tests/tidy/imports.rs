@@ -50,6 +50,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("runner", &["error", "model", "embedder", "line", "queueing"]),
     ("embeddings", &["error", "adapters", "model", "embedder", "line", "metrics", "queueing", "runner"]),
     ("generate", &["error", "llm", "line", "queueing"]),
+    ("language_model", &["error", "backend", "llm", "generate", "line", "queueing"]),
     ("http", &["error", "adapters", "llm", "model", "config", "embeddings", "generate", "keys", "line", "queueing"]),
     ("server", &["error", "config", "embedder", "embeddings", "generate", "http", "metrics", "queueing"]),
     // Of the command.

@@ -6,8 +6,8 @@ use crate::backend::Backend;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::llm::config::Config;
-use crate::llm::plans::{Plans, Queries, Shape};
-use crate::llm::pools::PoolShape;
+use crate::llm::plans::Plans;
+use crate::llm::shape::{PoolShape, Queries, Shape};
 use crate::llm::step::Step;
 use crate::session::{Graph, Session};
 

@@ -1,26 +1,25 @@
 //! A step on the device: from its rows to the tokens that are drawn.
 
+use std::collections::hash_map::Entry;
+
+use super::batching::Engine;
 use super::buckets::{Bucket, FEW, shape};
 use super::draw::Want;
-use super::{Choice, Engine};
+use super::gather::Gather;
 use crate::backend::Backend;
 use crate::device::Slice;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::llm::deltas::Deltas;
 use crate::llm::forward::Pass;
 use crate::llm::layout::Layout;
-use crate::llm::plans::{HeadPlans, part};
+use crate::llm::part::part;
+use crate::llm::plans::HeadPlans;
+use crate::llm::sample::Choice;
 use crate::llm::step::RequestId;
-use crate::ops::index::{Index, TokenAdapters};
+use crate::ops::index::TokenAdapters;
 use crate::ops::pointwise::Kind;
 use crate::ops::{Pointwise, PointwiseArgs};
-use crate::session::{Plan, Session};
-
-/// Brings some rows of the states together.
-pub struct Gather<D: Backend> {
-    rows: Index<TokenAdapters, D>,
-    plan: Plan<Pointwise, D>,
-}
+use crate::session::Session;
 
 impl<D: Backend> Engine<D> {
     /// Computes the plan's step, and draws the tokens that it asks for. What is wrong with one row is that row's own error.
@@ -31,7 +30,7 @@ impl<D: Backend> Engine<D> {
         let (config, dtype, pools) = (&self.model.config, self.model.dtype, self.pools.shape);
         let session = &mut self.model.session;
         let bucket = self.buckets.get(session, config, dtype, shape, (pools, self.adapted.is_some()))?;
-        layout.write(session, &bucket.plans, &self.arena, config.vocabulary, pools)?;
+        bucket.plans.write(session, &layout, &self.arena, config.vocabulary, pools)?;
         if let (true, Some(adapted)) = (with, &mut self.adapted) {
             adapted.write(session, &self.plan.step.rows, shape.rows)?;
         }
@@ -91,15 +90,16 @@ impl<D: Backend> Engine<D> {
         let mut ids: Vec<i32> = rows.iter().map(|&row| row as i32).collect();
         ids.resize(count, 0);
         let ids = TokenAdapters::new(&ids, of as u32)?;
-        if !self.gathers.contains_key(&[count, of]) {
-            let op = Pointwise::new(dtype, count as u64, config.hidden, Kind::Embedding { vocabulary: of as u32 });
-            self.gathers.insert([count, of], Gather { rows: session.index(&ids)?, plan: session.plan(op)? });
-        }
-        if !self.heads.contains_key(&count) {
-            self.heads.insert(count, HeadPlans::new(session, config, dtype, count)?);
-        }
-        let Some((gather, head)) = self.gathers.get(&[count, of]).zip(self.heads.get(&count)) else {
-            return Err(Error::invalid("head", "plans", "none"));
+        let gather = match self.gathers.entry([count, of]) {
+            Entry::Occupied(there) => there.into_mut(),
+            Entry::Vacant(room) => {
+                let op = Pointwise::new(dtype, count as u64, config.hidden, Kind::Embedding { vocabulary: of as u32 });
+                room.insert(Gather { rows: session.index(&ids)?, plan: session.plan(op)? })
+            }
+        };
+        let head = match self.heads.entry(count) {
+            Entry::Occupied(there) => there.into_mut(),
+            Entry::Vacant(room) => room.insert(HeadPlans::new(session, config, dtype, count)?),
         };
         session.update_index(&gather.rows, &ids)?;
         let row = config.hidden * dtype.size();

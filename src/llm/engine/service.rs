@@ -6,7 +6,9 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::{Engine, Output, Request};
+use super::batching::Engine;
+use super::options::Request;
+use super::output::Output;
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::llm::schedule::{Finish, Usage};

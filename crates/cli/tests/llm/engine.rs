@@ -187,8 +187,11 @@ fn assert_same<D: Backend>(found: &[Answer], wanted: &[Answer], how: &str) {
     assert_eq!(found.len(), wanted.len());
 }
 
+/// A test: its name, and what it does.
+type Test<D> = (&'static str, fn(&Arc<D>));
+
 pub fn trials<D: Backend>(device: &Arc<D>) -> Vec<Trial> {
-    let tests: [(&str, fn(&Arc<D>)); 9] = [
+    let tests: [Test<D>; 9] = [
         ("engine: a request is answered as the model alone answers it", as_the_model),
         ("engine: a request in any batch has the bits that it has alone", in_any_batch),
         ("engine: a prompt in parts has the bits of the whole", in_parts),
@@ -199,7 +202,7 @@ pub fn trials<D: Backend>(device: &Arc<D>) -> Vec<Trial> {
         ("engine: what cannot be answered is refused", refused),
         ("engine: after its first requests no plan is made", warm),
     ];
-    let trial = |(name, test): (&str, fn(&Arc<D>))| {
+    let trial = |(name, test): Test<D>| {
         let device = device.clone();
         Trial::test(name, move || {
             test(&device);
@@ -267,7 +270,7 @@ fn cached<D: Backend>(device: &Arc<D>) {
             let again = serve(&mut engine_, &[(0, of(adapter))]).remove(0);
             // The last token is computed always.
             assert_eq!(again.finished.cached, if extra == 0 { 32 } else { 40 });
-            assert_same::<D>(&[again], &[first.clone()], "from the cache");
+            assert_same::<D>(&[again], std::slice::from_ref(&first), "from the cache");
             let salted = serve(&mut engine_, &[(0, of(adapter).with_salt(Some(vec![1, 2, extra as u8])))]).remove(0);
             assert_eq!((salted.finished.cached, salted.tokens), (0, first.tokens));
         }

@@ -1,5 +1,7 @@
 //! `serve`: a model and its adapters over HTTP, until the program is asked to end.
 
+mod args;
+mod contents;
 mod speech;
 
 use std::net::SocketAddr;
@@ -9,7 +11,6 @@ use std::time::Duration;
 
 use serde::Serialize;
 use trifuse::adapters::engine::AdapterId;
-use trifuse::adapters::peft::{CONFIG_FILE, TENSOR_FILE, adapter_folders};
 use trifuse::backend::Backend;
 use trifuse::backends::{Choice, Visit};
 use trifuse::device::Kind;
@@ -17,69 +18,19 @@ use trifuse::model::{Encoder, EncoderOptions, Text, find};
 use trifuse::{DType, Error, Result};
 use trifuse_serve::queueing::ledger::Outcome as End;
 use trifuse_serve::queueing::registry::Generation;
-use trifuse_serve::{Config, EmbeddingModel, Keys, Opened, Server, content};
+use trifuse_serve::{Config, EmbeddingModel, Keys, Opened, Server};
 
 use super::Outcome;
 use super::adapters::Adapters;
 use super::interrupt::Interrupt;
 use super::output::{Output, Page, Report};
-use super::values;
+pub use args::Args;
+use contents::contents;
 
 /// How often a signal is looked for.
 const STEP: Duration = Duration::from_millis(50);
 /// Tokens of a batch on devices that name no number: few, so that nobody waits long for a batch that has begun.
 const BATCH_TOKENS: u32 = 2048;
-
-/// Arguments of `serve`.
-#[derive(Debug, clap::Args)]
-pub struct Args {
-    /// The model, an encoder or a language model: a folder, a GGUF file, or organisation/name in the local cache of Hugging Face's libraries
-    #[arg(long, value_name = "MODEL")]
-    model: PathBuf,
-    /// A bundle of adapters; or adapter folders, as `compress` takes them: [NAME=]DIR (may be given again)
-    #[arg(long, value_name = "PATH")]
-    adapters: Vec<PathBuf>,
-    /// The model's name in requests; by default the last part of --model
-    #[arg(long, value_name = "NAME")]
-    name: Option<String>,
-    /// Where to listen; port 0 takes any that is free
-    #[arg(long, default_value = "127.0.0.1:8000", value_name = "ADDRESS")]
-    listen: SocketAddr,
-    /// Who may ask: a file of lines NAME:SHA256 of a key, which :admin or :share=N may follow; without it everybody may
-    #[arg(long, value_name = "FILE")]
-    api_key_file: Option<PathBuf>,
-    /// What the model computes in; by default f16 on cuda, f32 elsewhere
-    #[arg(long, value_name = "DTYPE", value_parser = values::dtype())]
-    dtype: Option<DType>,
-    /// Tokens of a batch, at most, or of a step of a language model; by default what suits the device
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    batch_tokens: Option<u32>,
-    /// Requests of a language model that run at once, at most
-    #[arg(long, default_value_t = 64, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
-    seats: u32,
-    /// Tokens of a prompt and its answer together, at most; by default what the language model was made for, 4096 at most
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
-    context: Option<u32>,
-    /// Give each request of a language model the bits that it has alone, whatever runs beside it (on cpu and wgpu; slower where few run)
-    #[arg(long)]
-    invariant: bool,
-    /// The longest estimated wait, in seconds, at which a request is let in; behind it the answer is 429
-    #[arg(long, default_value_t = 2.0, value_name = "SECONDS", value_parser = seconds)]
-    max_wait: f64,
-    /// Threads that serve connections, and as many that tokenize; by default one a core
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    threads: Option<u16>,
-    /// How long requests are still taken once the program is asked to end, in seconds
-    #[arg(long, default_value_t = 5.0, value_name = "SECONDS", value_parser = seconds)]
-    drain_delay: f64,
-    /// How long requests under way may take from then on, in seconds
-    #[arg(long, default_value_t = 30.0, value_name = "SECONDS", value_parser = seconds)]
-    drain_timeout: f64,
-}
-
-fn seconds(text: &str) -> Result<f64, String> {
-    text.parse::<f64>().ok().filter(|value| (0.0..=86_400.0).contains(value)).ok_or_else(|| "expected seconds, 0 to 86400".into())
-}
 
 /// What came of a run.
 #[derive(Debug, Serialize)]
@@ -180,24 +131,6 @@ fn generations<'a>(attached: impl Iterator<Item = (&'a str, AdapterId)>, paths: 
     let (names, ids): (Vec<&str>, Vec<AdapterId>) = attached.unzip();
     let contents = contents(&names, paths)?;
     Ok(names.into_iter().zip(ids).zip(contents).map(|((name, adapter), content)| Generation { alias: name.into(), content, adapter }).collect())
-}
-
-/// What tells the contents of adapters with these names apart, whose files lie at `paths`.
-fn contents(names: &[&str], paths: &[PathBuf]) -> Result<Vec<String>> {
-    let bundle = if let [path] = paths { Some(path).filter(|path| path.is_file()) } else { None };
-    let mut folders = Vec::new();
-    for path in paths.iter().filter(|_| bundle.is_none()) {
-        folders.extend(adapter_folders(path)?);
-    }
-    let one = |name: &&str| match (bundle, folders.iter().find(|folder| folder.name == *name)) {
-        (Some(bundle), _) => content([bundle.as_path()], name),
-        (None, Some(found)) => {
-            let files = [CONFIG_FILE, TENSOR_FILE].map(|file| found.folder.join(file));
-            content(files.iter().map(PathBuf::as_path), "")
-        }
-        (None, None) => Err(Error::invalid("adapter", "its folder, as it was there before", format!("{name:?} gone"))),
-    };
-    names.iter().map(one).collect()
 }
 
 impl Report for Served {

@@ -13,7 +13,8 @@ use trifuse::{DType, Error, Result};
 use trifuse_serve::generate::Alias;
 use trifuse_serve::{LanguageModel, Speech};
 
-use super::{Args, contents};
+use super::args::Args;
+use super::contents::contents;
 use crate::cli::adapters::Found;
 
 /// Tokens of a prompt and its answer together, where nobody says how many: more take memory that few requests use.

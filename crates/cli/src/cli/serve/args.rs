@@ -1,0 +1,59 @@
+//! What `serve` is asked on the command line.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use trifuse::DType;
+
+use crate::cli::values;
+
+/// Arguments of `serve`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The model, an encoder or a language model: a folder, a GGUF file, or organisation/name in the local cache of Hugging Face's libraries
+    #[arg(long, value_name = "MODEL")]
+    pub model: PathBuf,
+    /// A bundle of adapters; or adapter folders, as `compress` takes them: [NAME=]DIR (may be given again)
+    #[arg(long, value_name = "PATH")]
+    pub adapters: Vec<PathBuf>,
+    /// The model's name in requests; by default the last part of --model
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Where to listen; port 0 takes any that is free
+    #[arg(long, default_value = "127.0.0.1:8000", value_name = "ADDRESS")]
+    pub listen: SocketAddr,
+    /// Who may ask: a file of lines NAME:SHA256 of a key, which :admin or :share=N may follow; without it everybody may
+    #[arg(long, value_name = "FILE")]
+    pub api_key_file: Option<PathBuf>,
+    /// What the model computes in; by default f16 on cuda, f32 elsewhere
+    #[arg(long, value_name = "DTYPE", value_parser = values::dtype())]
+    pub dtype: Option<DType>,
+    /// Tokens of a batch, at most, or of a step of a language model; by default what suits the device
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub batch_tokens: Option<u32>,
+    /// Requests of a language model that run at once, at most
+    #[arg(long, default_value_t = 64, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub seats: u32,
+    /// Tokens of a prompt and its answer together, at most; by default what the language model was made for, 4096 at most
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
+    pub context: Option<u32>,
+    /// Give each request of a language model the bits that it has alone, whatever runs beside it (on cpu and wgpu; slower where few run)
+    #[arg(long)]
+    pub invariant: bool,
+    /// The longest estimated wait, in seconds, at which a request is let in; behind it the answer is 429
+    #[arg(long, default_value_t = 2.0, value_name = "SECONDS", value_parser = seconds)]
+    pub max_wait: f64,
+    /// Threads that serve connections, and as many that tokenize; by default one a core
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub threads: Option<u16>,
+    /// How long requests are still taken once the program is asked to end, in seconds
+    #[arg(long, default_value_t = 5.0, value_name = "SECONDS", value_parser = seconds)]
+    pub drain_delay: f64,
+    /// How long requests under way may take from then on, in seconds
+    #[arg(long, default_value_t = 30.0, value_name = "SECONDS", value_parser = seconds)]
+    pub drain_timeout: f64,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    text.parse::<f64>().ok().filter(|value| (0.0..=86_400.0).contains(value)).ok_or_else(|| "expected seconds, 0 to 86400".into())
+}

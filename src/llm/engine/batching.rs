@@ -1,0 +1,291 @@
+//! The engine: what it holds, who comes and goes, and the order of a step.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::adapted::Adapted;
+use super::buckets::{Buckets, FEW};
+use super::gather::Gather;
+use super::options::{EngineOptions, Request};
+use super::output::Output;
+use super::sampler::Draws;
+use crate::adapters::engine::{AdapterSource, EngineOptions as AdapterOptions};
+use crate::backend::Backend;
+use crate::dtype::DType;
+use crate::error::{Error, Result, ensure};
+use crate::llm::cache::Digest;
+use crate::llm::files::Files;
+use crate::llm::model::Model;
+use crate::llm::plans::{Arena, HeadPlans};
+use crate::llm::pools::Pools;
+use crate::llm::sample::SamplingParams;
+use crate::llm::schedule::{self, Finish, Finished, Options, Plan, Sampled, Scheduler, Usage};
+use crate::llm::shape::PoolShape;
+use crate::llm::step::RequestId;
+
+/// Memory for K and V where the device does not tell how much it has.
+const CACHE_BYTES: u64 = 1 << 30;
+/// The most rows whose logits are computed together.
+const HEAD_ROWS: usize = 256;
+
+/// A request that has not ended.
+pub(super) struct Live {
+    pub(super) sampling: SamplingParams,
+    /// The prompt and the answer so far.
+    pub(super) tokens: Vec<u32>,
+    pub(super) prompt: usize,
+}
+
+/// A model that answers many requests at once.
+pub struct Engine<D: Backend> {
+    pub(super) model: Model<D>,
+    pub(super) pools: Pools<D>,
+    pub(super) arena: Arena<D>,
+    pub(super) buckets: Buckets<D>,
+    pub(super) heads: HashMap<usize, HeadPlans<D>>,
+    pub(super) gathers: HashMap<[usize; 2], Gather<D>>,
+    pub(super) draws: Draws<D>,
+    pub(super) adapted: Option<Adapted<D>>,
+    pub(super) scheduler: Scheduler,
+    /// The most rows, sequences and pages of a sequence that a step has.
+    pub(super) most: [usize; 3],
+    pub(super) context: usize,
+    pub(super) invariant: bool,
+    pub(super) live: HashMap<RequestId, Live>,
+    pub(super) plan: Plan,
+    pub(super) finished: Vec<Finished>,
+    /// Why requests failed that are to be told as ended.
+    pub(super) errors: HashMap<RequestId, String>,
+    /// The last id of each seat.
+    pub(super) seats: Vec<u32>,
+}
+
+impl<D: Backend> Engine<D> {
+    /// Puts a model on `device`, computing in `dtype`, with room for its requests.
+    ///
+    /// # Errors
+    /// The errors of [`Model::open`]; options of 0, or a budget of fewer tokens than seats; no device memory.
+    pub fn open(device: Arc<D>, files: &Files, dtype: DType, options: EngineOptions) -> Result<Self> {
+        Self::new(Model::open(device, files, dtype)?, options, None)
+    }
+
+    /// An engine of a model, and of adapters of its projections, where there are any.
+    ///
+    /// # Errors
+    /// Options of 0, or a budget of fewer tokens than seats; adapters of another model; no device memory.
+    pub fn new(mut model: Model<D>, options: EngineOptions, adapters: Option<Box<dyn AdapterSource>>) -> Result<Self> {
+        options.validate()?;
+        let (config, dtype) = (model.config.clone(), model.dtype);
+        let context = options.context.unwrap_or(config.context);
+        ensure(context <= config.context, "engine: context", format_args!("at most the {} tokens that the model was made for", config.context), context)?;
+        let session = &mut model.session;
+        let adapted = match adapters {
+            None => None,
+            Some(source) => {
+                let engine = crate::adapters::engine::Engine::open(session, source, AdapterOptions::new(dtype))?;
+                let slots = options.adapters.min(engine.room());
+                Some(Adapted::new(engine, &config, slots)?)
+            }
+        };
+        let split = adapted.is_some();
+        // Whole multiples, so that no tile of rows at the end has few.
+        let [rows, seats] = [options.budget, options.seats as usize].map(|count| count.next_multiple_of(FEW));
+        let heads = HEAD_ROWS.min(seats);
+        let arena = Arena::new(session, &config, dtype, [rows, heads], split)?;
+        let page_bytes = Pools::<D>::token_bytes(&config, dtype) * u64::from(options.page);
+        let context_pages = (context as u64).div_ceil(options.page.into());
+        let half = session.caps().memory_bytes.map_or(CACHE_BYTES, |bytes| bytes / 2);
+        let layer_bytes = page_bytes / config.layers.max(1) as u64;
+        let most = (session.caps().max_buffer_bytes / layer_bytes.max(1)).min(i32::MAX as u64 / u64::from(options.page));
+        let pages = options.cache_bytes.unwrap_or(half) / page_bytes.max(1);
+        let pages = pages.min(context_pages.saturating_mul(options.seats.into())).min(most);
+        ensure(
+            pages > 0,
+            "engine: cache_bytes",
+            format_args!("at least {page_bytes}, a page of {} tokens", options.page),
+            options.cache_bytes.unwrap_or(half),
+        )?;
+        let shape = PoolShape { page: options.page, pages: u32::try_from(pages).unwrap_or(u32::MAX) };
+        let pools = Pools::new(session, &config, dtype, shape)?;
+        let digest = Digest::of(format!("{config:?} {dtype}").as_bytes());
+        let scheduler = Scheduler::new(Options {
+            budget: options.budget,
+            seats: options.seats,
+            slots: if adapted.is_some() { options.adapters } else { 0 },
+            ..Options::new(digest, shape.pages, shape.page, context)
+        })?;
+        let most = [rows, seats, context_pages.min(pages) as usize];
+        Ok(Self {
+            model,
+            pools,
+            arena,
+            buckets: Buckets::default(),
+            heads: HashMap::new(),
+            gathers: HashMap::new(),
+            draws: Draws::default(),
+            adapted,
+            scheduler,
+            most,
+            context,
+            invariant: options.invariant,
+            live: HashMap::new(),
+            plan: Plan::default(),
+            finished: Vec::new(),
+            errors: HashMap::new(),
+            seats: vec![0; options.seats as usize],
+        })
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Model<D> {
+        &self.model
+    }
+
+    /// The names of the adapters that requests may have, sorted.
+    pub fn adapters(&self) -> impl Iterator<Item = &str> {
+        self.adapted.iter().flat_map(|adapted| adapted.engine.adapters().map(|(name, _)| name))
+    }
+
+    /// The most tokens of a sequence, prompt and answer together.
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    /// What the scheduler holds.
+    pub fn usage(&self) -> Usage {
+        self.scheduler.usage()
+    }
+
+    /// Whether no request is left.
+    pub fn is_idle(&self) -> bool {
+        self.live.is_empty()
+    }
+
+    /// Whether the last plan asked for adapters: the next step may go on with them.
+    pub fn is_loading(&self) -> bool {
+        !self.plan.loads.is_empty()
+    }
+
+    /// How many times plans of a step's shape were made. It stays equal where all shapes were met.
+    pub fn plans_made(&self) -> u64 {
+        self.buckets.made
+    }
+
+    /// Puts a request last in the queue.
+    ///
+    /// # Errors
+    /// An empty prompt, one that fills the context or is larger than all pages; an id that is not in the vocabulary; no tokens to generate; sampling
+    /// parameters out of range; a name that no adapter has.
+    pub fn submit(&mut self, request: Request) -> Result<RequestId> {
+        let Request { prompt, max_tokens, sampling, stop, adapter, salt, deadline } = request;
+        let vocabulary = self.model.config.vocabulary;
+        sampling.validate(vocabulary as usize)?;
+        let strange = prompt.iter().find(|&&id| id >= vocabulary);
+        strange.map_or(Ok(()), |id| Err(Error::invalid("prompt", format!("ids below {vocabulary}"), id)))?;
+        let adapter = match (adapter, &mut self.adapted) {
+            (None, _) => None,
+            (Some(name), Some(adapted)) => Some(adapted.named(&name)?),
+            (Some(name), None) => return Err(Error::invalid("adapter", "none: the engine was opened without adapters", name)),
+        };
+        let live = Live { sampling, prompt: prompt.len(), tokens: prompt.clone() };
+        let asked = schedule::Request { stop, adapter, salt, deadline, ..schedule::Request::new(prompt, max_tokens) };
+        let id = self.scheduler.submit(asked)?;
+        self.live.insert(id, live);
+        Ok(id)
+    }
+
+    /// Ends a request for a reason from outside: its caller gave it up, or a stop string came. `None` where it has ended before.
+    ///
+    /// # Errors
+    /// A number that no request has had.
+    pub fn finish(&mut self, request: RequestId, reason: Finish) -> Result<Option<Finished>> {
+        let finished = self.scheduler.finish(request, reason)?;
+        self.live.remove(&request);
+        Ok(finished)
+    }
+
+    /// Plans and computes one step, and adds what was drawn and what has ended to `outputs`. False where there was nothing to compute.
+    ///
+    /// `now` is a time in any unit, which deadlines share.
+    ///
+    /// # Errors
+    /// A device that fails: the requests of the step have then ended, and `outputs` says so. The others go on in the next step.
+    pub fn step(&mut self, now: u64, outputs: &mut Vec<Output>) -> Result<bool> {
+        self.finished.clear();
+        self.scheduler.plan(now, &mut self.plan, &mut self.finished)?;
+        self.load()?;
+        let number = self.plan.number;
+        if number == 0 {
+            self.end(outputs);
+            return Ok(false);
+        }
+        let computed = self.compute();
+        let mut drawn = Vec::new();
+        let failed = match computed {
+            Ok(choices) => {
+                for (request, choice) in choices {
+                    match choice {
+                        Ok(choice) => drawn.push((request, choice)),
+                        Err(error) => self.fail(request, &error)?,
+                    }
+                }
+                None
+            }
+            Err(error) => {
+                let spans: Vec<RequestId> = self.plan.step.sequences.iter().map(|span| span.request).collect();
+                spans.into_iter().try_for_each(|request| self.fail(request, &error))?;
+                Some(error)
+            }
+        };
+        let sampled: Vec<Sampled> = drawn.iter().map(|(request, choice)| Sampled { request: *request, token: choice.token }).collect();
+        self.scheduler.report(number, &sampled, &mut self.finished)?;
+        for (request, choice) in drawn {
+            if let Some(live) = self.live.get_mut(&request) {
+                live.tokens.push(choice.token);
+                outputs.push(Output::Token { request, choice });
+            }
+        }
+        self.end(outputs);
+        failed.map_or(Ok(true), Err)
+    }
+
+    /// Puts the adapters on the device that the plan asks for.
+    fn load(&mut self) -> Result<()> {
+        let Some(adapted) = &mut self.adapted else { return Ok(()) };
+        for load in &self.plan.loads {
+            match adapted.load(&mut self.model.session, load) {
+                Ok(()) => self.scheduler.adapter_loaded(load.adapter)?,
+                Err(error) => {
+                    let before = self.finished.len();
+                    self.scheduler.adapter_failed(load.adapter, &mut self.finished)?;
+                    let why = error.to_string();
+                    self.errors.extend(self.finished[before..].iter().map(|finished| (finished.request, why.clone())));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a request because of an error.
+    fn fail(&mut self, request: RequestId, error: &Error) -> Result<()> {
+        if let Some(finished) = self.scheduler.finish(request, Finish::Error)? {
+            self.finished.push(finished);
+            self.errors.insert(request, error.to_string());
+        }
+        Ok(())
+    }
+
+    /// Tells of the requests that have ended.
+    fn end(&mut self, outputs: &mut Vec<Output>) {
+        for finished in self.finished.drain(..) {
+            self.live.remove(&finished.request);
+            outputs.push(Output::Ended { finished, error: self.errors.remove(&finished.request) });
+        }
+    }
+}
+
+impl<D: Backend> std::fmt::Debug for Engine<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "an engine of {:?}, {:?}", self.model, self.usage())
+    }
+}
