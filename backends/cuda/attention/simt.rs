@@ -20,11 +20,22 @@ pub(crate) const SIMT: Variant<Attention> = Variant {
     supports: |_, _| Ok(()),
     suits: |_, _| Ok(()),
     configs: None,
-    unit: |op, _| unit(op.dtype, held(op.head_dim), matches!(op.form, Form::RaggedPaged(_)), Vec::from_iter(lists::unit_of(op))),
+    unit: |op, _| unit(op.dtype, room(op), is_ragged(op), Vec::from_iter(lists::unit_of(op))),
     units: |_: Arch| units(),
     workspace: |op, _| lists::workspace(op, |_| 0),
     launch,
 };
+
+fn is_ragged(op: &Attention) -> bool {
+    matches!(op.form, Form::RaggedPaged(_))
+}
+
+/// Elements of a head that the kernel has room for. Ragged pages take the one for 64 for smaller heads too: that for 32 spills registers.
+fn room(op: &Attention) -> u64 {
+    held(op.head_dim).max(if is_ragged(op) { LEAST_RAGGED } else { 0 })
+}
+
+const LEAST_RAGGED: u64 = HELD[1];
 
 fn shared_bytes(held: u64) -> u32 {
     (numbers(held) * 4) as u32
@@ -32,7 +43,8 @@ fn shared_bytes(held: u64) -> u32 {
 
 fn units() -> Vec<Unit> {
     let each = DType::ALL.into_iter().flat_map(|dtype| HELD.map(|held| (dtype, held)));
-    each.flat_map(|(dtype, held)| [unit(dtype, held, false, vec![lists::unit()]), unit(dtype, held, true, Vec::new())]).collect()
+    let ragged = each.clone().filter(|(_, held)| *held >= LEAST_RAGGED).map(|(dtype, held)| unit(dtype, held, true, Vec::new()));
+    each.map(|(dtype, held)| unit(dtype, held, false, vec![lists::unit()])).chain(ragged).collect()
 }
 
 /// The unit for ragged pages, or for all other forms.
@@ -66,7 +78,7 @@ unsafe fn launch_listed(queue: &mut Queue, plan: &Plan<Attention>, op: &Attentio
     let pack = pack(op);
     let params = parameters(op, args, pack);
     let work = (op.batch + op.spare_sequences()) * (op.heads / pack) * (params.q_len * pack).div_ceil(ROWS);
-    let launch = Launch { shared_bytes: shared_bytes(held(op.head_dim)), ..Launch::new(blocks(work), THREADS) };
+    let launch = Launch { shared_bytes: shared_bytes(room(op)), ..Launch::new(blocks(work), THREADS) };
     // SAFETY: the caller's promise.
     unsafe { plan.launch(queue, "attention_simt", &launch, &params) }
 }
