@@ -1,7 +1,8 @@
 //! Continuous batching: requests come and go at any time, and each step computes tokens of all that run, each with its own adapter.
 //!
-//! An [`Engine`] is a model, its pages of K and V, and a [`Scheduler`]. [`Engine::step`] plans, computes, draws, and tells what was drawn. A
-//! request's tokens do not depend on what else is in its steps ([`EngineOptions::invariant`]).
+//! An [`Engine`] is a model, its pages of K and V, and a [`Scheduler`](super::schedule::Scheduler). [`Engine::step`] plans, computes, draws, and tells
+//! what was drawn. With [`EngineOptions::invariant`] a request's bits do not depend on what else is in its steps. A [`Service`] runs an engine on a
+//! thread of its own.
 
 mod adapted;
 mod batching;

@@ -11,7 +11,7 @@ use trifuse::DType;
 use trifuse::adapters::certificate::{Certificate, Rung};
 use trifuse::adapters::encoded::{EncodedAdapter, EncodedFactor, EncodedProjection, Matrix, Population, SharedProjection};
 use trifuse::backend::Backend;
-use trifuse::llm::engine::{Engine, EngineOptions, Output, Request};
+use trifuse::llm::engine::{Engine, EngineOptions, Output, Request, Service};
 use trifuse::llm::sample::SamplingParams;
 use trifuse::llm::schedule::{Finish, Finished};
 use trifuse::llm::step::RequestId;
@@ -191,7 +191,7 @@ fn assert_same<D: Backend>(found: &[Answer], wanted: &[Answer], how: &str) {
 type Test<D> = (&'static str, fn(&Arc<D>));
 
 pub fn trials<D: Backend>(device: &Arc<D>) -> Vec<Trial> {
-    let tests: [Test<D>; 9] = [
+    let tests: [Test<D>; 10] = [
         ("engine: a request is answered as the model alone answers it", as_the_model),
         ("engine: a request in any batch has the bits that it has alone", in_any_batch),
         ("engine: a prompt in parts has the bits of the whole", in_parts),
@@ -201,6 +201,7 @@ pub fn trials<D: Backend>(device: &Arc<D>) -> Vec<Trial> {
         ("engine: what ends early is told, and the others go on", ends_early),
         ("engine: what cannot be answered is refused", refused),
         ("engine: after its first requests no plan is made", warm),
+        ("engine: on a thread of its own it answers, gives up and ends", on_a_thread),
     ];
     let trial = |(name, test): Test<D>| {
         let device = device.clone();
@@ -385,4 +386,36 @@ fn warm<D: Backend>(device: &Arc<D>) {
         assert_same::<D>(&serve(&mut engine, &salted(salt)), &first, "again");
     }
     assert_eq!(engine.plans_made(), made);
+}
+
+fn on_a_thread<D: Backend>(device: &Arc<D>) {
+    let tiny = tiny(0);
+    let request = || Request::new((0..20).collect(), 30);
+    let wanted = serve(&mut engine(device, &tiny, roomy(), false), &[(0, request())]).remove(0);
+    let service = Service::start(engine(device, &tiny, roomy(), false)).unwrap();
+    let ids = |outputs: Vec<Output>| -> Vec<u32> {
+        outputs.into_iter().filter_map(|output| if let Output::Token { choice, .. } = output { Some(choice.token) } else { None }).collect()
+    };
+    let reason = |output: &Output| if let Output::Ended { finished, .. } = output { Some(finished.reason) } else { None };
+    // One that is listened to, one whose caller goes after its first token, one that is given up, and one that is refused.
+    let whole = service.stream(request()).unwrap();
+    let mut short = service.stream(Request::new((0..20).collect(), 900)).unwrap();
+    let (sender, told) = std::sync::mpsc::channel();
+    let call = service.submit(Request::new((5..25).collect(), 900), Box::new(move |output| sender.send(output).is_ok())).unwrap();
+    let mut wrong = service.stream(Request::new(vec![], 1)).unwrap();
+    assert!(wrong.next().unwrap().is_err() && wrong.next().is_none());
+    assert!(matches!(short.next().unwrap().unwrap(), Output::Token { .. }));
+    drop(short);
+    told.recv().unwrap().unwrap();
+    service.cancel(call).unwrap();
+    let rest: Vec<Output> = told.into_iter().map(Result::unwrap).collect();
+    assert_eq!(rest.last().and_then(reason), Some(Finish::Cancelled));
+    assert!(rest.len() < 900);
+    let whole: Vec<Output> = whole.map(Result::unwrap).collect();
+    assert_eq!(whole.last().and_then(reason), Some(Finish::Length));
+    assert_eq!(ids(whole), wanted.ids());
+    // All pages are back, and what runs when it is to end is answered first.
+    let last = service.stream(request()).unwrap();
+    service.drain();
+    assert_eq!(ids(last.map(Result::unwrap).collect()), wanted.ids());
 }
