@@ -29,17 +29,23 @@ pub struct Adapted<D: Backend> {
 }
 
 impl<D: Backend> Adapted<D> {
-    /// Adapters of a model, of which requests may have `slots` at once.
+    /// Adapters of a model, of which requests may have `most` at once, or as many as the engine has room for.
     ///
     /// # Errors
     /// An adapter of a projection that the model does not have, or of another shape.
-    pub fn new(engine: Engine<D>, config: &Config, slots: u32) -> Result<Self> {
+    pub fn new(engine: Engine<D>, config: &Config, most: u32) -> Result<Self> {
+        let slots = most.min(engine.room());
         for (path, shared) in engine.projections() {
             config.fits(path, [shared.d_out as u64, shared.d_in as u64])?;
         }
         let paths = paths(config, |path| engine.forms(path) > 0);
         let generation = engine.generation();
         Ok(Self { engine, paths, known: HashMap::new(), slots: vec![None; slots as usize], batches: HashMap::new(), generation })
+    }
+
+    /// How many adapters requests may have at once.
+    pub fn slots(&self) -> u32 {
+        self.slots.len() as u32
     }
 
     /// The adapter of that name, as a schedule has it.

@@ -83,8 +83,7 @@ impl<D: Backend> Engine<D> {
             None => None,
             Some(source) => {
                 let engine = crate::adapters::engine::Engine::open(session, source, AdapterOptions::new(dtype))?;
-                let slots = options.adapters.min(engine.room());
-                Some(Adapted::new(engine, &config, slots)?)
+                Some(Adapted::new(engine, &config, options.adapters)?)
             }
         };
         let split = adapted.is_some();
@@ -111,7 +110,7 @@ impl<D: Backend> Engine<D> {
         let scheduler = Scheduler::new(Options {
             budget: options.budget,
             seats: options.seats,
-            slots: if adapted.is_some() { options.adapters } else { 0 },
+            slots: adapted.as_ref().map_or(0, Adapted::slots),
             ..Options::new(digest, shape.pages, shape.page, context)
         })?;
         let most = [rows, seats, context_pages.min(pages) as usize];
