@@ -162,6 +162,22 @@ fn a_prompt_is_shared_with_equal_adapters_only() {
     assert_eq!(adapters.map(|adapter| cached(&mut bench, adapter)), [0, 16, 0, 16, 0, 16, 16]);
 }
 
+/// What a step that failed was to fill is not found afterwards.
+#[test]
+fn prefixes_that_were_forgotten_are_computed_again() {
+    let mut bench = Bench::new(options(64, 4, 256));
+    let mut cached = |forget: bool| {
+        bench.ends.clear();
+        bench.submit(20, 1, None);
+        (0..4).for_each(|now| _ = bench.step(now));
+        if forget {
+            bench.scheduler.forget_prefixes();
+        }
+        bench.ends[0].cached
+    };
+    assert_eq!([false, true, false, false].map(&mut cached), [0, 16, 0, 16]);
+}
+
 #[test]
 fn who_waits_too_long_for_a_slot_bars_later_adapters() {
     let mut bench = Bench::new(Options { slots: 1, patience: 3, ..options(256, 4, 256) });

@@ -143,6 +143,12 @@ impl Blocks {
         Ok(true)
     }
 
+    /// Takes all names: no page is found by what it held before.
+    pub fn forget(&mut self) {
+        self.named.clear();
+        self.pages.iter_mut().for_each(|page| page.name = None);
+    }
+
     fn page(&self, page: u32) -> Result<&Page> {
         self.pages.get(page as usize).ok_or_else(|| Error::invalid("page", format!("less than {}", self.pages.len()), page))
     }

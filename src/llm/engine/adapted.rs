@@ -12,9 +12,6 @@ use crate::llm::schedule::{self, Load};
 use crate::llm::step::Row;
 use crate::session::Session;
 
-/// The most sizes of batches that are kept.
-const MOST: usize = 64;
-
 /// The adapters of an engine.
 pub struct Adapted<D: Backend> {
     pub engine: Engine<D>,
@@ -23,7 +20,7 @@ pub struct Adapted<D: Backend> {
     known: HashMap<schedule::AdapterId, AdapterId>,
     /// The adapter in each slot of the schedule.
     slots: Vec<Option<AdapterId>>,
-    /// Batches by their rows.
+    /// Batches by their rows, which are few numbers: steps are rounded up. Captured graphs name them, so none goes while its generation lasts.
     batches: HashMap<usize, Batch<D>>,
     generation: u64,
 }
@@ -82,7 +79,7 @@ impl<D: Backend> Adapted<D> {
     pub fn write(&mut self, session: &mut Session<D>, of: &[Row], rows: usize) -> Result<()> {
         let mut ids: Vec<Option<AdapterId>> = of.iter().map(|row| row.adapter.and_then(|slot| self.slots[slot as usize])).collect();
         ids.resize(rows, None);
-        if self.generation != self.engine.generation() || self.batches.len() >= MOST {
+        if self.generation != self.engine.generation() {
             self.batches.clear();
             self.generation = self.engine.generation();
         }

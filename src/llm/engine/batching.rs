@@ -233,6 +233,7 @@ impl<D: Backend> Engine<D> {
             Err(error) => {
                 let spans: Vec<RequestId> = self.plan.step.sequences.iter().map(|span| span.request).collect();
                 spans.into_iter().try_for_each(|request| self.fail(request, &error))?;
+                self.scheduler.forget_prefixes();
                 Some(error)
             }
         };

@@ -199,6 +199,11 @@ impl Scheduler {
         Ok(())
     }
 
+    /// Forgets every cached prefix. A plan names the pages that its step is to fill: where the step failed, they hold something else.
+    pub fn forget_prefixes(&mut self) {
+        self.blocks.forget();
+    }
+
     /// What the scheduler holds.
     pub fn usage(&self) -> Usage {
         let (waiting, running) = (self.queue.waiting().len(), self.queue.running().len());
