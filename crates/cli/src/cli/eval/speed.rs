@@ -57,17 +57,19 @@ pub fn measure<B: Backend>(model: Model<B>, load: &Load, interrupt: &Interrupt) 
     let mut engine = Engine::new(model, options, None)?;
     let mut found = Vec::new();
     for (number, &batch) in load.batch.iter().enumerate() {
-        run(&mut engine, load, batch, 2 * number as u64)?;
-        if interrupt.asked() {
+        let mut time = |salt| run(&mut engine, load, batch, salt, interrupt);
+        // Who interrupts keeps what was measured.
+        if time(2 * number as u64)?.is_none() {
             break;
         }
-        found.push(run(&mut engine, load, batch, 2 * number as u64 + 1)?);
+        let Some(speed) = time(2 * number as u64 + 1)? else { break };
+        found.push(speed);
     }
     Ok(found)
 }
 
-/// Runs a batch to its end. A salt of its own keeps it from the pages of those before.
-fn run<B: Backend>(engine: &mut Engine<B>, load: &Load, batch: u32, salt: u64) -> Result<Speed> {
+/// Runs a batch to its end; `None` where that was interrupted. A salt of its own keeps it from the pages of those before.
+fn run<B: Backend>(engine: &mut Engine<B>, load: &Load, batch: u32, salt: u64, interrupt: &Interrupt) -> Result<Option<Speed>> {
     let vocabulary = engine.model().config().vocabulary;
     let mut state = 0x9E37_79B9_7F4A_7C15 ^ salt;
     let mut id = || {
@@ -81,6 +83,9 @@ fn run<B: Backend>(engine: &mut Engine<B>, load: &Load, batch: u32, salt: u64) -
     }
     let (mut first, mut begun, mut steps, mut outputs) = (None, 0, Vec::new(), Vec::new());
     while !engine.is_idle() {
+        if interrupt.asked() {
+            return Ok(None);
+        }
         let before = Instant::now();
         engine.step(0, &mut outputs)?;
         let took = before.elapsed();
@@ -103,7 +108,7 @@ fn run<B: Backend>(engine: &mut Engine<B>, load: &Load, batch: u32, salt: u64) -
     steps.sort_by(f64::total_cmp);
     let at = |share: f64| steps.get(((steps.len() as f64 - 1.0) * share) as usize).copied().unwrap_or(f64::NAN);
     let prefill = first.unwrap_or_else(|| started.elapsed()).as_secs_f64();
-    Ok(Speed {
+    Ok(Some(Speed {
         batch,
         prompt: load.prompt,
         answer: load.answer,
@@ -113,5 +118,5 @@ fn run<B: Backend>(engine: &mut Engine<B>, load: &Load, batch: u32, salt: u64) -
         step_ms_p50: 1e3 * at(0.5),
         step_ms_p95: 1e3 * at(0.95),
         decode_tokens_per_second: f64::from(batch) / at(0.5),
-    })
+    }))
 }
