@@ -4,7 +4,7 @@ use super::config::Config;
 use super::deltas::{Deltas, Projection};
 use super::part::part;
 use super::placed::{Block, Placed};
-use super::plans::{Arena, HeadPlans, Mlp, Plans, SplitMlp};
+use super::plans::{Arena, Mlp, Plans, SplitMlp};
 use super::pools::{Pool, Pools};
 use crate::backend::Backend;
 use crate::device::Slice;
@@ -164,16 +164,6 @@ impl<D: Backend> Pass<'_, D> {
                 self.add(layer, (&inner, wide), [(Projection::Down, &state, hidden)])
             }
         }
-    }
-
-    /// The logits of the first `rows` rows of `states`, in the arena's `logits`.
-    pub fn head(&mut self, weights: &Placed<D>, plans: &HeadPlans<D>, states: &Slice<D>, rows: usize) -> Result<Slice<D>> {
-        let bytes = rows as u64 * self.config.hidden * self.dtype.size();
-        let (x, normed) = (part(states, 0, bytes)?, part(&self.arena.normed, 0, bytes)?);
-        self.session.run(&plans.norm, &norm(&x, &weights.norm, &normed))?;
-        let logits = part(&self.arena.logits, 0, rows as u64 * u64::from(self.config.vocabulary) * self.dtype.size())?;
-        self.session.run(&plans.head, &LinearArgs::new(normed, weights.head.clone(), logits.clone()))?;
-        Ok(logits)
     }
 }
 

@@ -21,6 +21,7 @@ mod deltas;
 pub mod engine;
 mod files;
 mod forward;
+mod head;
 mod keys;
 mod layout;
 mod model;

@@ -7,10 +7,11 @@ use super::config::Config;
 use super::context::Context;
 use super::files::Files;
 use super::forward::Pass;
+use super::head::Head;
 use super::layout::Layout;
 use super::part::part;
 use super::placed::Placed;
-use super::plans::{Arena, HeadPlans};
+use super::plans::Arena;
 use super::weights::WeightSource;
 use crate::backend::Backend;
 use crate::dtype::DType;
@@ -29,7 +30,7 @@ pub struct Model<D: Backend> {
     pub(super) dtype: DType,
     pub(super) weights: Placed<D>,
     arena: Arena<D>,
-    heads: HashMap<usize, HeadPlans<D>>,
+    heads: HashMap<usize, Head<D>>,
 }
 
 impl<D: Backend> Model<D> {
@@ -111,10 +112,9 @@ impl<D: Backend> Model<D> {
         plans.write(session, &layout, arena, config.vocabulary, pools.shape)?;
         let (weights, heads) = (&self.weights, &self.heads);
         let run = |session: &mut Session<D>| {
-            let mut pass = Pass { session, config, dtype, arena, plans, deltas: None };
-            pass.run(weights, pools)?;
+            Pass { session, config, dtype, arena, plans, deltas: None }.run(weights, pools)?;
             match (one, heads.get(&1)) {
-                (true, Some(head)) => pass.head(weights, head, &arena.state, 1).map(Some),
+                (true, Some(head)) => head.run(session, weights, arena, &arena.state).map(Some),
                 _ => Ok(None),
             }
         };
@@ -142,13 +142,10 @@ impl<D: Backend> Model<D> {
                 for at in (first..rows).step_by(HEAD_ROWS) {
                     let count = HEAD_ROWS.min(rows - at);
                     self.plan_head(count)?;
-                    let plans = context.plans.get(&rows).zip(self.heads.get(&count));
-                    let (plans, head) = plans.ok_or_else(|| Error::invalid("head", "plans", "none"))?;
+                    let head = self.heads.get(&count).ok_or_else(|| Error::invalid("head", "plans", "none"))?;
                     let Self { session, config, arena, weights, .. } = self;
                     let offset = at as u64 * config.hidden * dtype.size();
-                    let states = part(&arena.state, offset, arena.state.len - offset)?;
-                    let mut pass = Pass { session, config, dtype, arena, plans, deltas: None };
-                    let made = pass.head(weights, head, &states, count)?;
+                    let made = head.run(session, weights, arena, &part(&arena.state, offset, arena.state.len - offset)?)?;
                     logits.extend(read(session, dtype, &made)?);
                 }
             }
@@ -159,7 +156,7 @@ impl<D: Backend> Model<D> {
 
     fn plan_head(&mut self, rows: usize) -> Result<()> {
         if !self.heads.contains_key(&rows) {
-            self.heads.insert(rows, HeadPlans::new(&self.session, &self.config, self.dtype, rows)?);
+            self.heads.insert(rows, Head::new(&self.session, &self.config, self.dtype, rows)?);
         }
         Ok(())
     }

@@ -191,23 +191,3 @@ fn attention(config: &Config, dtype: DType, shape: Shape, pools: PoolShape) -> A
     let causal = longest > 1;
     Attention { q, k, v: k, causal, window: config.window.map(|window| window - 1), scale: Scale::from(scale), ..attention }
 }
-
-/// The plans of the last norm and the head, for the logits of `rows` tokens.
-pub struct HeadPlans<D: Backend> {
-    pub norm: Plan<Pointwise, D>,
-    pub head: Plan<Linear, D>,
-}
-
-impl<D: Backend> HeadPlans<D> {
-    /// Plans the logits of `rows` tokens.
-    ///
-    /// # Errors
-    /// An operation that the backend does not do.
-    pub fn new(session: &Session<D>, config: &Config, dtype: DType, rows: usize) -> Result<Self> {
-        let norm = Kind::RmsNorm { eps: config.norm_eps.to_bits(), residual: false };
-        Ok(Self {
-            norm: session.plan(Pointwise::new(dtype, rows as u64, config.hidden, norm))?,
-            head: session.plan(Linear::new(dtype, [rows as u64, config.hidden, config.vocabulary.into()]).with_padded_weights())?,
-        })
-    }
-}

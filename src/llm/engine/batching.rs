@@ -15,8 +15,9 @@ use crate::dtype::DType;
 use crate::error::{Error, Result, ensure};
 use crate::llm::cache::Digest;
 use crate::llm::files::Files;
+use crate::llm::head::Head;
 use crate::llm::model::Model;
-use crate::llm::plans::{Arena, HeadPlans};
+use crate::llm::plans::Arena;
 use crate::llm::pools::Pools;
 use crate::llm::sample::SamplingParams;
 use crate::llm::schedule::{self, Finish, Finished, Options, Plan, Sampled, Scheduler, Usage};
@@ -42,7 +43,7 @@ pub struct Engine<D: Backend> {
     pub(super) pools: Pools<D>,
     pub(super) arena: Arena<D>,
     pub(super) buckets: Buckets<D>,
-    pub(super) heads: HashMap<usize, HeadPlans<D>>,
+    pub(super) heads: HashMap<usize, Head<D>>,
     pub(super) gathers: HashMap<[usize; 2], Gather<D>>,
     pub(super) draws: Draws<D>,
     pub(super) adapted: Option<Adapted<D>>,

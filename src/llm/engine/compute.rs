@@ -11,9 +11,9 @@ use crate::device::Slice;
 use crate::error::Result;
 use crate::llm::deltas::Deltas;
 use crate::llm::forward::Pass;
+use crate::llm::head::Head;
 use crate::llm::layout::Layout;
 use crate::llm::part::part;
-use crate::llm::plans::HeadPlans;
 use crate::llm::sample::Choice;
 use crate::llm::step::RequestId;
 use crate::ops::index::TokenAdapters;
@@ -38,7 +38,7 @@ impl<D: Backend> Engine<D> {
         let one_each = self.plan.step.rows.len() == self.plan.step.sequences.len();
         let all = one_each && shape.rows <= self.arena.heads;
         if all && !self.heads.contains_key(&shape.rows) {
-            self.heads.insert(shape.rows, HeadPlans::new(session, config, dtype, shape.rows)?);
+            self.heads.insert(shape.rows, Head::new(session, config, dtype, shape.rows)?);
         }
         let head = if all { self.heads.get(&shape.rows) } else { None };
 
@@ -49,9 +49,8 @@ impl<D: Backend> Engine<D> {
         let mut run = |session: &mut Session<D>| {
             let parts = adapted.as_mut().filter(|_| with).and_then(|adapted| adapted.parts(shape.rows));
             let deltas = parts.map(|(engine, batch, paths)| Deltas { engine, batch, paths });
-            let mut pass = Pass { session, config, dtype, arena, plans, deltas };
-            pass.run(weights, keys)?;
-            head.map_or(Ok(()), |head| pass.head(weights, head, &arena.state, shape.rows).map(|_| ()))
+            Pass { session, config, dtype, arena, plans, deltas }.run(weights, keys)?;
+            head.map_or(Ok(()), |head| head.run(session, weights, arena, &arena.state).map(|_| ()))
         };
         let graph = &mut graphs[usize::from(with)];
         match graph {
@@ -99,16 +98,13 @@ impl<D: Backend> Engine<D> {
         };
         let head = match self.heads.entry(count) {
             Entry::Occupied(there) => there.into_mut(),
-            Entry::Vacant(room) => room.insert(HeadPlans::new(session, config, dtype, count)?),
+            Entry::Vacant(room) => room.insert(Head::new(session, config, dtype, count)?),
         };
         session.update_index(&gather.rows, &ids)?;
         let row = config.hidden * dtype.size();
         let (states, to): (Slice<D>, Slice<D>) = (part(&self.arena.state, 0, of as u64 * row)?, part(&self.arena.middle, 0, count as u64 * row)?);
         session.run(&gather.plan, &PointwiseArgs { ids: Some(gather.rows.clone()), ..PointwiseArgs::new(states, to.clone()) })?;
-        let shape = shape(&self.plan.step, self.most, self.invariant);
-        let bucket = self.buckets.get(session, config, dtype, shape, (self.pools.shape, self.adapted.is_some()))?;
-        let mut pass = Pass { session, config, dtype, arena: &self.arena, plans: &bucket.plans, deltas: None };
-        pass.head(&self.model.weights, head, &to, count)?;
+        head.run(session, &self.model.weights, &self.arena, &to)?;
         Ok(count)
     }
 }

@@ -1,0 +1,47 @@
+//! The last norm and the head: logits from states.
+
+use super::config::Config;
+use super::part::part;
+use super::placed::Placed;
+use super::plans::Arena;
+use crate::backend::Backend;
+use crate::device::Slice;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ops::pointwise::Kind;
+use crate::ops::{Linear, LinearArgs, Pointwise, PointwiseArgs};
+use crate::session::{Plan, Session};
+
+/// The plans of the last norm and the head, for the logits of some rows.
+pub struct Head<D: Backend> {
+    norm: Plan<Pointwise, D>,
+    head: Plan<Linear, D>,
+}
+
+impl<D: Backend> Head<D> {
+    /// Plans the logits of `rows` tokens.
+    ///
+    /// # Errors
+    /// An operation that the backend does not do.
+    pub fn new(session: &Session<D>, config: &Config, dtype: DType, rows: usize) -> Result<Self> {
+        let norm = Kind::RmsNorm { eps: config.norm_eps.to_bits(), residual: false };
+        Ok(Self {
+            norm: session.plan(Pointwise::new(dtype, rows as u64, config.hidden, norm))?,
+            head: session.plan(Linear::new(dtype, [rows as u64, config.hidden, config.vocabulary.into()]).with_padded_weights())?,
+        })
+    }
+
+    /// The logits of the first rows of `states`, in the arena's `logits`.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub fn run(&self, session: &mut Session<D>, weights: &Placed<D>, arena: &Arena<D>, states: &Slice<D>) -> Result<Slice<D>> {
+        let (norm, head) = (self.norm.op(), self.head.op());
+        let bytes = norm.rows * norm.columns * norm.dtype.size();
+        let (x, normed) = (part(states, 0, bytes)?, part(&arena.normed, 0, bytes)?);
+        session.run(&self.norm, &PointwiseArgs { weight: Some(weights.norm.clone()), ..PointwiseArgs::new(x, normed.clone()) })?;
+        let logits = part(&arena.logits, 0, head.tokens * head.d_out * head.dtype.size())?;
+        session.run(&self.head, &LinearArgs::new(normed, weights.head.clone(), logits.clone()))?;
+        Ok(logits)
+    }
+}
