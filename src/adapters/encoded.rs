@@ -72,6 +72,18 @@ pub struct EncodedAdapter {
     pub projections: BTreeMap<String, EncodedProjection>,
 }
 
+impl EncodedAdapter {
+    /// Bytes of the adapter's own codes, centroids, cores and plain values, without shared bases.
+    pub fn bytes(&self) -> u64 {
+        self.projections.values().map(|projection| projection.certificate.bytes).sum()
+    }
+
+    /// The least cosine of ΔW and what is kept of it, over the projections; 1 where the adapter touches none.
+    pub fn least_cosine(&self) -> f64 {
+        self.projections.values().map(|projection| projection.certificate.cos_delta).fold(1.0, f64::min)
+    }
+}
+
 /// One adapter's encoding in one projection.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EncodedProjection {

@@ -11,6 +11,7 @@ use super::layer::{Pass, Watch};
 use super::plans::{Arena, Class};
 use super::shape::Shape;
 use super::weights::Weights;
+use crate::adapters::encoded::EncodedAdapter;
 use crate::adapters::engine::{AdapterId, AdapterSource, Engine, EngineOptions};
 use crate::backend::Backend;
 use crate::dtype::DType;
@@ -30,11 +31,13 @@ pub struct EncoderOptions {
     /// Whether an adapter's part is added in the epilogue of its product, where its projection has one product to itself and all adapters
     /// have one form there. Otherwise the part is a launch of its own. It is added there by default.
     pub ride: Option<bool>,
+    /// Adapters that memory is kept free for beyond those that are attached; 0. Adding as many, of forms that are there, makes no batch anew.
+    pub reserve: u32,
 }
 
 impl Default for EncoderOptions {
     fn default() -> Self {
-        Self { dtype: DType::F32, pool_bytes: None, ride: None }
+        Self { dtype: DType::F32, pool_bytes: None, ride: None, reserve: 0 }
     }
 }
 
@@ -103,7 +106,8 @@ impl<D: Backend> Encoder<D> {
         for (path, shared) in source.projections()? {
             self.config.fits(&path, [shared.d_out as u64, shared.d_in as u64])?;
         }
-        let options = EngineOptions::new(self.options.dtype).with_pool_bytes(self.options.pool_bytes);
+        let EncoderOptions { dtype, pool_bytes, reserve, .. } = self.options;
+        let options = EngineOptions::new(dtype).with_pool_bytes(pool_bytes).with_reserve(reserve);
         self.classes.clear();
         self.engine = None;
         self.engine = Some(Engine::open(&mut self.session, source, options)?);
@@ -123,6 +127,32 @@ impl<D: Backend> Encoder<D> {
         match &self.engine {
             Some(engine) => engine.adapter(name),
             None => Err(Error::invalid("adapter", "none: no adapters are attached", format!("{name:?}"))),
+        }
+    }
+
+    /// Adds an adapter to those that are attached. With [`ForModel`](crate::adapters::engine::ForModel) attached it may touch any projection.
+    ///
+    /// # Errors
+    /// No adapters are attached; the errors of [`Engine::add`].
+    pub fn add_adapter(&mut self, name: &str, adapter: EncodedAdapter) -> Result<AdapterId> {
+        let Some(engine) = &mut self.engine else { return Err(Error::invalid("adapter", "none: no adapters are attached", format!("{name:?}"))) };
+        let before = engine.generation();
+        let added = engine.add(&mut self.session, name, adapter);
+        // Batches and graphs of another generation name memory that is used no more.
+        if engine.generation() != before {
+            self.classes.clear();
+        }
+        added
+    }
+
+    /// Forgets an adapter.
+    ///
+    /// # Errors
+    /// An adapter that is not attached.
+    pub fn remove_adapter(&mut self, adapter: AdapterId) -> Result<()> {
+        match &mut self.engine {
+            Some(engine) => engine.remove(adapter),
+            None => Err(Error::invalid("adapter", "none: no adapters are attached", format!("{adapter:?}"))),
         }
     }
 

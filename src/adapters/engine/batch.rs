@@ -71,8 +71,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         }
         let gone = since.iter().find(|(id, since)| self.pool.since(*id) != Some(*since));
         gone.map_or(Ok(()), |(gone, _)| {
-            let name = self.names.iter().find(|(_, id)| *id == gone).map(|(name, _)| format!("{name}, which has left"));
-            let found = name.unwrap_or_else(|| "one that was removed".into());
+            let found = self.name(*gone).map_or_else(|_| "one that was removed".into(), |name| format!("{name}, which has left"));
             Err(Error::invalid("batch", "adapters that have been on the device since it was made: update it first", found))
         })
     }
@@ -100,7 +99,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
             self.pool.touch(id);
         }
         for &id in wanted.iter().filter(|&&id| !self.pool.is_resident(id)).collect::<Vec<_>>() {
-            let adapter = self.load(id)?;
+            let adapter = self.encoded(id)?;
             let slots = self.pool.admit(id, &self.maps_of(&adapter), &wanted)?;
             self.version += 1;
             for class in &mut self.classes {

@@ -4,6 +4,7 @@
 //! bounded size holds the adapters in use on the device. The least recently used make room, and come back from the bundle.
 
 mod batch;
+mod change;
 mod class;
 mod delta;
 mod id;
@@ -27,8 +28,8 @@ use pool::Pool;
 use prepared::Prepared;
 pub use served::Unpack;
 use served::{Forms, Served};
-pub use source::AdapterSource;
 use source::unknown;
+pub use source::{AdapterSource, ForModel};
 
 use super::encoded::{EncodedAdapter, SharedProjection};
 use crate::backend::Kernel;
@@ -50,18 +51,22 @@ pub struct EngineOptions {
     pub pool_bytes: Option<u64>,
     /// Whether adapters are unpacked on the device, where launches are the faster for it.
     pub unpack: Unpack,
+    /// Adapters that memory is kept free for, in every form, beyond those of the source; 0. As many can be [added](Engine::add) while graphs and
+    /// batches stay valid, as long as they have forms and ranks that are there.
+    pub reserve: u32,
 }
 
 impl EngineOptions {
     /// An engine that computes in `dtype`, holds all adapters, and unpacks them where that is faster.
     pub const fn new(dtype: DType) -> Self {
-        Self { dtype, pool_bytes: None, unpack: Unpack::WhereFaster }
+        Self { dtype, pool_bytes: None, unpack: Unpack::WhereFaster, reserve: 0 }
     }
 
     setters! {
         with_dtype: dtype = DType;
         with_pool_bytes: pool_bytes <- Option<u64>;
         with_unpack: unpack = Unpack;
+        with_reserve: reserve = u32;
     }
 }
 
@@ -77,6 +82,8 @@ pub struct Engine<D: Kernel<CodebookGemm>> {
     /// Adapters that were added while running, and are not in the source.
     added: HashMap<AdapterId, Arc<EncodedAdapter>>,
     names: BTreeMap<String, AdapterId>,
+    /// Adapters that have lost their name and are not removed yet, with the name that they had.
+    retired: HashMap<AdapterId, String>,
     /// Adapters of the source that cannot be served, and why.
     refused: BTreeMap<String, Error>,
     classes: Vec<Class<D>>,
@@ -141,7 +148,8 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         memberships.dedup();
         let map_of = |members: &[usize]| memberships.iter().position(|known| known == members).unwrap_or(0);
         let demand: Vec<(usize, u64)> = forms.iter().map(|(form, members)| (map_of(members), form.slot_bytes(options.dtype))).collect();
-        let pool = Pool::new(&memberships.iter().map(Vec::len).collect::<Vec<_>>(), &demand, options.pool_bytes)?;
+        let members: Vec<usize> = memberships.iter().map(Vec::len).collect();
+        let pool = Pool::new(&members, &demand, options.pool_bytes, options.reserve)?;
         let mut classes = Vec::new();
         for (form, members) in forms {
             let map = map_of(&members);
@@ -150,9 +158,9 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         }
         let id = numbers(1 + names.len());
         let names: BTreeMap<String, AdapterId> = names.into_iter().zip(id + 1..).map(|(name, id)| (name, AdapterId(id))).collect();
-        let (added, plans, prepared) = (HashMap::new(), HashMap::new(), HashMap::new());
-        let dtype = options.dtype;
-        Ok(Self { id, session: session.id(), dtype, source, shared, served, added, names, refused, classes, pool, plans, generation: 0, version: 0, prepared })
+        let (added, retired, plans, prepared) = (HashMap::new(), HashMap::new(), HashMap::new(), HashMap::new());
+        let (session, dtype) = (session.id(), options.dtype);
+        Ok(Self { id, session, dtype, source, shared, served, added, names, retired, refused, classes, pool, plans, generation: 0, version: 0, prepared })
     }
 
     /// The adapters that are known, sorted by name.
@@ -199,67 +207,6 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
     /// A count that rises when memory had to grow for an added adapter. Batches and graphs made before must be made anew.
     pub fn generation(&self) -> u64 {
         self.generation
-    }
-
-    /// Adds an adapter that was encoded on this population's bases, while batches run.
-    ///
-    /// # Errors
-    /// A name that is taken; a projection or basis that the population does not have; a pool with no room for it.
-    pub fn add(&mut self, session: &mut Session<D>, name: &str, adapter: EncodedAdapter) -> Result<AdapterId> {
-        self.own(session)?;
-        ensure(!self.names.contains_key(name), "adapter", "a name that is not taken", format_args!("{name:?}"))?;
-        let read = Forms::all(self.served.unpack, &self.shared, name, &adapter)?;
-        let forms: Vec<Form> = read.into_iter().map(|own| self.served.choose(own)).collect();
-        let known: Vec<Option<usize>> = forms.iter().map(|form| self.classes.iter().position(|class| class.form().same_class(form))).collect();
-        let joined: BTreeSet<usize> = known.iter().flatten().map(|&at| self.classes[at].map()).collect();
-        // What can fail comes first. Where there is no room for one more, the present adapters stay as they are.
-        let (mut replaced, mut new) = (Vec::new(), Vec::new());
-        for (at, class) in self.classes.iter().enumerate().filter(|(_, class)| joined.contains(&class.map())) {
-            let own = forms.iter().zip(&known).find(|(_, known)| **known == Some(at)).map(|(form, _)| class.form().widened(form));
-            let (form, capacity) = (own.unwrap_or_else(|| class.form().clone()), self.pool.grown(class.map()));
-            if capacity > class.capacity() || form.slot_bytes(self.dtype) > class.slot_bytes() {
-                let shared = &self.shared[form.path()];
-                replaced.push((at, Class::new(session, form, class.map(), capacity, shared, self.dtype)?));
-            }
-        }
-        for (form, _) in forms.into_iter().zip(&known).filter(|(_, known)| known.is_none()) {
-            let shared = &self.shared[form.path()];
-            new.push(Class::new(session, form, self.pool.maps() + new.len(), 1, shared, self.dtype)?);
-        }
-        self.generation += (replaced.len() + new.len()) as u64;
-        for map in joined {
-            self.pool.join(map);
-        }
-        for class in new {
-            let map = self.pool.add_map();
-            self.pool.join(map);
-            self.classes.push(class);
-        }
-        for (at, class) in replaced {
-            // The class's adapters come back when they are next used.
-            self.pool.evict_map(class.map());
-            self.classes[at] = class;
-            self.plans.clear();
-            self.prepared.clear();
-        }
-        let id = AdapterId(numbers(1));
-        self.names.insert(name.into(), id);
-        self.added.insert(id, Arc::new(adapter));
-        Ok(id)
-    }
-
-    /// Forgets an adapter. Its place is free for others. Batches already in the queue still see it.
-    pub fn remove(&mut self, id: AdapterId) -> Result<()> {
-        let name = self.names.iter().find(|(_, known)| **known == id).map(|(name, _)| name.clone());
-        let name = name.ok_or_else(|| Error::invalid("adapter", "one that the engine knows", format!("{id:?}")))?;
-        // An adapter that can no longer be read keeps its room, and goes all the same.
-        if let Ok(adapter) = self.load(id) {
-            self.maps_of(&adapter).into_iter().for_each(|map| self.pool.leave(map));
-        }
-        self.names.remove(&name);
-        self.added.remove(&id);
-        self.pool.forget(id);
-        Ok(())
     }
 
     /// Adds `ΔW_a(t) · x[t]` to `y[t]` for every target. All read the same `x [tokens, d_in]`, with rows `x_stride` elements apart. Targets
@@ -356,15 +303,6 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         let maps: BTreeSet<usize> =
             self.classes.iter().filter(|class| self.served.held(class.form(), adapter, &self.shared).is_some()).map(Class::map).collect();
         maps.into_iter().collect()
-    }
-
-    fn load(&self, id: AdapterId) -> Result<Arc<EncodedAdapter>> {
-        if let Some(adapter) = self.added.get(&id) {
-            return Ok(adapter.clone());
-        }
-        let name = self.names.iter().find(|(_, known)| **known == id).map(|(name, _)| name);
-        let name = name.ok_or_else(|| Error::invalid("adapter", "one that the engine knows", format!("{id:?}")))?;
-        self.source.adapter(name).map(Arc::new)
     }
 }
 

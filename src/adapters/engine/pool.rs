@@ -14,6 +14,8 @@ pub struct Pool {
     /// When each adapter was last asked for.
     used: HashMap<AdapterId, u64>,
     clock: u64,
+    /// Slots of a new map beyond its first.
+    reserve: u32,
     /// How many adapters have left the device until now.
     left: u64,
 }
@@ -39,20 +41,21 @@ impl Map {
 }
 
 impl Pool {
-    /// A pool that holds as many adapters as fit `limit_bytes`. `members[m]` adapters know map `m`. Each `(map, bytes)` of `demand` needs
-    /// that many bytes a slot of the map.
-    pub fn new(members: &[usize], demand: &[(usize, u64)], limit_bytes: Option<u64>) -> Result<Self> {
-        let most = members.iter().copied().max().unwrap_or(0).max(1) as u32;
-        let bytes = |limit: u32| demand.iter().map(|&(map, bytes)| u64::from(limit.min(members[map] as u32)) * bytes).sum::<u64>();
+    /// A pool that holds as many adapters as fit `limit_bytes`. `members[m]` adapters know map `m`, and `reserve` more may come to know it.
+    /// Each `(map, bytes)` of `demand` needs that many bytes a slot of the map.
+    pub fn new(members: &[usize], demand: &[(usize, u64)], limit_bytes: Option<u64>, reserve: u32) -> Result<Self> {
+        let slots = |members: usize| (members as u32).saturating_add(reserve).max(1);
+        let most = members.iter().copied().map(slots).max().unwrap_or(1);
+        let bytes = |limit: u32| demand.iter().map(|&(map, bytes)| u64::from(limit.min(slots(members[map]))) * bytes).sum::<u64>();
         let fits = |limit: u32| limit_bytes.is_none_or(|limit_bytes| bytes(limit) <= limit_bytes);
         if !fits(1) {
             return Err(Error::invalid("pool_bytes", format!("at least {} bytes, one adapter of each form", bytes(1)), limit_bytes.unwrap_or(0)));
         }
         let limit = (1..=most).rev().find(|&limit| fits(limit)).unwrap_or(1);
-        let maps = members.iter().map(|&members| Map::new(limit.min(members as u32).max(1), members)).collect();
+        let maps = members.iter().map(|&members| Map::new(limit.min(slots(members)), members)).collect();
         // Without a limit in bytes, adapters that are added later may all stay too.
         let limit = if limit_bytes.is_none() { u32::MAX } else { limit };
-        Ok(Self { limit, maps, resident: HashMap::new(), used: HashMap::new(), clock: 0, left: 0 })
+        Ok(Self { limit, maps, resident: HashMap::new(), used: HashMap::new(), clock: 0, reserve, left: 0 })
     }
 
     /// The most adapters on the device at once.
@@ -70,9 +73,14 @@ impl Pool {
         self.maps[map].capacity
     }
 
-    /// Adds a map with one slot and no member yet.
+    /// The slots of a new map.
+    pub fn first(&self) -> u32 {
+        self.reserve.saturating_add(1).min(self.limit)
+    }
+
+    /// Adds a map without members.
     pub fn add_map(&mut self) -> usize {
-        self.maps.push(Map::new(1, 0));
+        self.maps.push(Map::new(self.first(), 0));
         self.maps.len() - 1
     }
 
@@ -175,7 +183,7 @@ mod tests {
 
     #[test]
     fn the_least_recently_used_makes_room() {
-        let mut pool = Pool::new(&[5], &[(0, 100)], Some(250)).unwrap();
+        let mut pool = Pool::new(&[5], &[(0, 100)], Some(250), 0).unwrap();
         assert_eq!(pool.capacity(0), 2);
         for id in ids(&[0, 1]) {
             pool.touch(id);
@@ -196,20 +204,33 @@ mod tests {
 
     #[test]
     fn a_batch_larger_than_the_pool_is_refused() {
-        let mut pool = Pool::new(&[3], &[(0, 100)], Some(100)).unwrap();
+        let mut pool = Pool::new(&[3], &[(0, 100)], Some(100), 0).unwrap();
         pool.admit(AdapterId(0), &[0], &ids(&[0, 1])).unwrap();
         assert!(pool.admit(AdapterId(1), &[0], &ids(&[0, 1])).is_err());
-        assert!(Pool::new(&[3], &[(0, 100)], Some(99)).is_err());
+        assert!(Pool::new(&[3], &[(0, 100)], Some(99), 0).is_err());
     }
 
     #[test]
     fn maps_grow_by_doubling_and_shrink_to_nothing_resident() {
-        let mut pool = Pool::new(&[2], &[(0, 100)], None).unwrap();
+        let mut pool = Pool::new(&[2], &[(0, 100)], None, 0).unwrap();
         pool.admit(AdapterId(0), &[0], &[]).unwrap();
         assert_eq!((pool.capacity(0), pool.grown(0)), (2, 4));
         pool.join(0);
         assert_eq!(pool.capacity(0), 4);
         pool.evict_map(0);
         assert!(!pool.is_resident(AdapterId(0)) && pool.grown(0) == 4);
+    }
+
+    #[test]
+    fn a_reserve_is_room_that_needs_no_growth() {
+        let mut pool = Pool::new(&[2], &[(0, 100)], None, 3).unwrap();
+        assert_eq!((pool.capacity(0), pool.first()), (5, 4));
+        for _ in 0..3 {
+            assert_eq!(pool.grown(0), 5);
+            pool.join(0);
+        }
+        assert_eq!(pool.grown(0), 8);
+        // Bytes bound the reserve too.
+        assert_eq!(Pool::new(&[2], &[(0, 100)], Some(350), 3).unwrap().capacity(0), 3);
     }
 }

@@ -1,7 +1,8 @@
 //! The adapters of running requests: names, slots of the schedule, and a batch of rows for each shape.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
+use crate::adapters::encoded::EncodedAdapter;
 use crate::adapters::engine::{AdapterId, Batch, Engine};
 use crate::backend::Backend;
 use crate::error::{Error, Result};
@@ -12,12 +13,21 @@ use crate::llm::schedule::{self, Load};
 use crate::llm::step::Row;
 use crate::session::Session;
 
+/// The paths of a model's projections that any adapter touches.
+fn touched<D: Backend>(config: &Config, engine: &Engine<D>) -> Paths {
+    paths(config, |path| engine.forms(path) > 0)
+}
+
 /// The adapters of an engine.
 pub struct Adapted<D: Backend> {
     pub engine: Engine<D>,
     pub paths: Paths,
     /// Adapters by their number in the schedule.
     known: HashMap<schedule::AdapterId, AdapterId>,
+    /// How many requests have each adapter.
+    users: HashMap<AdapterId, usize>,
+    /// Adapters that have lost their name, and go when no request has them.
+    retired: HashSet<AdapterId>,
     /// The adapter in each slot of the schedule.
     slots: Vec<Option<AdapterId>>,
     /// Batches by their rows, which are few numbers: steps are rounded up. Captured graphs name them, so none goes while its generation lasts.
@@ -35,9 +45,10 @@ impl<D: Backend> Adapted<D> {
         for (path, shared) in engine.projections() {
             config.fits(path, [shared.d_out as u64, shared.d_in as u64])?;
         }
-        let paths = paths(config, |path| engine.forms(path) > 0);
-        let generation = engine.generation();
-        Ok(Self { engine, paths, known: HashMap::new(), slots: vec![None; slots as usize], batches: HashMap::new(), generation })
+        let paths = touched(config, &engine);
+        let (generation, slots) = (engine.generation(), vec![None; slots as usize]);
+        let (known, users, retired, batches) = (HashMap::new(), HashMap::new(), HashSet::new(), HashMap::new());
+        Ok(Self { engine, paths, known, users, retired, slots, batches, generation })
     }
 
     /// How many adapters requests may have at once.
@@ -49,11 +60,60 @@ impl<D: Backend> Adapted<D> {
     ///
     /// # Errors
     /// A name that no adapter has.
-    pub fn named(&mut self, name: &str) -> Result<schedule::Adapter> {
+    pub fn named(&mut self, name: &str) -> Result<(AdapterId, schedule::Adapter)> {
         let own = self.engine.adapter(name)?;
         let id = schedule::AdapterId(own.number());
         self.known.insert(id, own);
-        Ok(schedule::Adapter { id, content: Digest::of(&own.number().to_le_bytes()) })
+        // No number is given twice, so that it stands for the adapter's content.
+        Ok((own, schedule::Adapter { id, content: Digest::of(&own.number().to_le_bytes()) }))
+    }
+
+    /// Notes that a request has the adapter.
+    pub fn take(&mut self, adapter: AdapterId) {
+        *self.users.entry(adapter).or_default() += 1;
+    }
+
+    /// Notes that a request that had the adapter has ended.
+    pub fn release(&mut self, adapter: AdapterId) {
+        if let Some(users) = self.users.get_mut(&adapter) {
+            *users -= 1;
+            if *users == 0 {
+                self.users.remove(&adapter);
+                self.drop_unused(adapter);
+            }
+        }
+    }
+
+    /// Adds an adapter.
+    ///
+    /// # Errors
+    /// A name that is taken; a projection that the model does not have; no device memory.
+    pub fn add(&mut self, session: &mut Session<D>, config: &Config, name: &str, adapter: EncodedAdapter) -> Result<()> {
+        let added = self.engine.add(session, name, adapter);
+        self.paths = touched(config, &self.engine);
+        added.map(|_| ())
+    }
+
+    /// Takes the name from an adapter, which goes when no request has it.
+    ///
+    /// # Errors
+    /// A name that no adapter has.
+    pub fn remove(&mut self, name: &str) -> Result<()> {
+        let own = self.engine.adapter(name)?;
+        self.engine.retire(own)?;
+        self.retired.insert(own);
+        self.drop_unused(own);
+        Ok(())
+    }
+
+    fn drop_unused(&mut self, adapter: AdapterId) {
+        if self.users.contains_key(&adapter) || !self.retired.remove(&adapter) {
+            return;
+        }
+        self.known.retain(|_, known| *known != adapter);
+        // It is one that the engine knows: it was retired, and is removed once.
+        let _ = self.engine.remove(adapter);
+        self.slots.iter_mut().filter(|slot| **slot == Some(adapter)).for_each(|slot| *slot = None);
     }
 
     /// Puts an adapter on the device for a slot of the schedule.

@@ -9,7 +9,8 @@ use super::gather::Gather;
 use super::options::{EngineOptions, Request};
 use super::output::Output;
 use super::sampler::Draws;
-use crate::adapters::engine::{AdapterSource, EngineOptions as AdapterOptions};
+use crate::adapters::encoded::EncodedAdapter;
+use crate::adapters::engine::{AdapterId, AdapterSource, EngineOptions as AdapterOptions};
 use crate::backend::Backend;
 use crate::dtype::DType;
 use crate::error::{Error, Result, ensure};
@@ -35,6 +36,7 @@ pub(super) struct Live {
     /// The prompt and the answer so far.
     pub(super) tokens: Vec<u32>,
     pub(super) prompt: usize,
+    adapter: Option<AdapterId>,
 }
 
 /// A model that answers many requests at once.
@@ -83,7 +85,7 @@ impl<D: Backend> Engine<D> {
         let adapted = match adapters {
             None => None,
             Some(source) => {
-                let engine = crate::adapters::engine::Engine::open(session, source, AdapterOptions::new(dtype))?;
+                let engine = crate::adapters::engine::Engine::open(session, source, AdapterOptions::new(dtype).with_reserve(options.reserve))?;
                 Some(Adapted::new(engine, &config, options.adapters)?)
             }
         };
@@ -182,16 +184,61 @@ impl<D: Backend> Engine<D> {
         sampling.validate(vocabulary as usize)?;
         let strange = prompt.iter().find(|&&id| id >= vocabulary);
         strange.map_or(Ok(()), |id| Err(Error::invalid("prompt", format!("ids below {vocabulary}"), id)))?;
-        let adapter = match (adapter, &mut self.adapted) {
-            (None, _) => None,
-            (Some(name), Some(adapted)) => Some(adapted.named(&name)?),
-            (Some(name), None) => return Err(Error::invalid("adapter", "none: the engine was opened without adapters", name)),
+        let (own, adapter) = match (adapter, &mut self.adapted) {
+            (None, _) => (None, None),
+            (Some(name), Some(adapted)) => adapted.named(&name).map(|(own, adapter)| (Some(own), Some(adapter)))?,
+            (Some(name), None) => return Err(without(name)),
         };
-        let live = Live { sampling, prompt: prompt.len(), tokens: prompt.clone() };
+        let live = Live { sampling, prompt: prompt.len(), tokens: prompt.clone(), adapter: own };
         let asked = schedule::Request { stop, adapter, salt, deadline, ..schedule::Request::new(prompt, max_tokens) };
         let id = self.scheduler.submit(asked)?;
+        if let (Some(own), Some(adapted)) = (own, &mut self.adapted) {
+            adapted.take(own);
+        }
         self.live.insert(id, live);
         Ok(id)
+    }
+
+    /// Adds an adapter, while requests run.
+    ///
+    /// # Errors
+    /// An engine that was opened without adapters: [`ForModel`](crate::adapters::engine::ForModel) is a source of none that takes any; a name that is
+    /// taken; a projection that the source does not have; no device memory.
+    pub fn add_adapter(&mut self, name: &str, adapter: EncodedAdapter) -> Result<()> {
+        match &mut self.adapted {
+            Some(adapted) => adapted.add(&mut self.model.session, &self.model.config, name, adapter),
+            None => Err(without(name)),
+        }
+    }
+
+    /// Forgets an adapter. Requests that have it keep it to their end. Its name is free at once.
+    ///
+    /// # Errors
+    /// A name that no adapter has.
+    pub fn remove_adapter(&mut self, name: &str) -> Result<()> {
+        self.adapted.as_mut().map_or_else(|| Err(without(name)), |adapted| adapted.remove(name))
+    }
+
+    /// An adapter as it is encoded.
+    ///
+    /// # Errors
+    /// A name that no adapter has; what the source fails with.
+    pub fn encoded_adapter(&self, name: &str) -> Result<Arc<EncodedAdapter>> {
+        let Some(adapted) = &self.adapted else { return Err(without(name)) };
+        adapted.engine.encoded(adapted.engine.adapter(name)?)
+    }
+
+    /// Whether the adapter of that name is on the device.
+    pub fn is_resident(&self, name: &str) -> bool {
+        self.adapted.as_ref().is_some_and(|adapted| adapted.engine.adapter(name).is_ok_and(|id| adapted.engine.is_resident(id)))
+    }
+
+    /// Forgets a request that has ended.
+    fn forget(&mut self, request: RequestId) {
+        let adapter = self.live.remove(&request).and_then(|live| live.adapter);
+        if let (Some(adapter), Some(adapted)) = (adapter, &mut self.adapted) {
+            adapted.release(adapter);
+        }
     }
 
     /// Ends a request for a reason from outside: its caller gave it up, or a stop string came. `None` where it has ended before.
@@ -200,7 +247,7 @@ impl<D: Backend> Engine<D> {
     /// A number that no request has had.
     pub fn finish(&mut self, request: RequestId, reason: Finish) -> Result<Option<Finished>> {
         let finished = self.scheduler.finish(request, reason)?;
-        self.live.remove(&request);
+        self.forget(request);
         Ok(finished)
     }
 
@@ -278,11 +325,19 @@ impl<D: Backend> Engine<D> {
 
     /// Tells of the requests that have ended.
     fn end(&mut self, outputs: &mut Vec<Output>) {
-        for finished in self.finished.drain(..) {
-            self.live.remove(&finished.request);
+        let mut finished = std::mem::take(&mut self.finished);
+        for finished in finished.drain(..) {
+            self.forget(finished.request);
             outputs.push(Output::Ended { finished, error: self.errors.remove(&finished.request) });
         }
+        // For its memory.
+        self.finished = finished;
     }
+}
+
+/// The refusal of an adapter where there can be none.
+fn without(name: impl std::fmt::Display) -> Error {
+    Error::invalid("adapter", "none: the engine was opened without adapters", name)
 }
 
 impl<D: Backend> std::fmt::Debug for Engine<D> {

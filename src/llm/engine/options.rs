@@ -25,11 +25,13 @@ pub struct EngineOptions {
     pub invariant: bool,
     /// The most adapters that running requests may have at once; 64.
     pub adapters: u32,
+    /// Adapters that device memory is kept free for beyond those of the source; 0. Adding as many, of forms that are there, captures no graph anew.
+    pub reserve: u32,
 }
 
 impl Default for EngineOptions {
     fn default() -> Self {
-        Self { page: 16, cache_bytes: None, context: None, seats: 64, budget: 512, invariant: false, adapters: 64 }
+        Self { page: 16, cache_bytes: None, context: None, seats: 64, budget: 512, invariant: false, adapters: 64, reserve: 0 }
     }
 }
 
@@ -42,6 +44,7 @@ impl EngineOptions {
         with_budget: budget = usize;
         with_invariant: invariant = bool;
         with_adapters: adapters = u32;
+        with_reserve: reserve = u32;
     }
 
     /// Checks what the scheduler does not.

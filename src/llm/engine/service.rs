@@ -1,7 +1,8 @@
 //! An engine on a thread of its own: requests from any thread, and each one's tokens as they come.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 use super::batching::Engine;
 use super::options::Request;
 use super::output::Output;
+use crate::adapters::encoded::EncodedAdapter;
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::llm::schedule::{Finish, Usage};
@@ -18,7 +20,7 @@ use crate::llm::step::RequestId;
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// What gets the outputs of a request, on the engine's thread: it has to be quick. An error comes at most once, alone, where the request was
-/// refused. Where it returns false, the request is given up.
+/// refused or the engine ended. Where it returns false, the request is given up. One that is dropped before an end or an error is told will not be told.
 pub type Sink = Box<dyn FnMut(Result<Output>) -> bool + Send>;
 
 /// The number of a request that was handed to a [`Service`]. None is given twice.
@@ -29,10 +31,23 @@ enum Command {
     Submit(Call, Box<Request>, Sink),
     Cancel(Call),
     Usage(Sender<Usage>),
+    AddAdapter(String, Box<EncodedAdapter>, Sender<Result<()>>),
+    RemoveAdapter(String, Option<Sender<Result<()>>>),
+    /// Which of these adapters are on the device.
+    Resident(Vec<String>, Sender<Vec<bool>>),
     /// No more requests come. Those that run end by themselves, or are given up.
     Stop {
         drain: bool,
     },
+}
+
+/// What the thread shows without being asked.
+#[derive(Debug, Default)]
+struct State {
+    /// Whether the device has failed for good.
+    lost: AtomicBool,
+    /// When the present step began, in milliseconds since the start and one more; 0 between steps.
+    began: AtomicU64,
 }
 
 /// A thread that runs an engine. Dropping it gives up what runs.
@@ -41,6 +56,8 @@ pub struct Service {
     commands: Sender<Command>,
     thread: Option<JoinHandle<()>>,
     calls: AtomicU64,
+    state: Arc<State>,
+    started: Instant,
 }
 
 impl Service {
@@ -50,10 +67,11 @@ impl Service {
     /// The operating system gives no thread.
     pub fn start<D: Backend>(engine: Engine<D>) -> Result<Self> {
         let (commands, inbox) = channel();
-        let running = Running { engine, inbox, sinks: HashMap::new(), calls: HashMap::new(), stopping: false, started: Instant::now() };
+        let (state, started) = (Arc::new(State::default()), Instant::now());
+        let running = Running { engine, inbox, sinks: HashMap::new(), calls: HashMap::new(), stopping: false, state: Arc::clone(&state), started };
         let thread = std::thread::Builder::new().name("trifuse engine".into()).spawn(move || running.run());
         let thread = thread.map_err(|error| Error::device("the engine's thread", error))?;
-        Ok(Self { commands, thread: Some(thread), calls: AtomicU64::new(0) })
+        Ok(Self { commands, thread: Some(thread), calls: AtomicU64::new(0), state, started })
     }
 
     /// Hands a request to the engine. Does not block.
@@ -89,8 +107,56 @@ impl Service {
     /// # Errors
     /// An engine that has ended.
     pub fn usage(&self) -> Result<Usage> {
+        self.ask(Command::Usage)
+    }
+
+    /// Adds an adapter, after the present step.
+    ///
+    /// # Errors
+    /// The errors of [`Engine::add_adapter`]; an engine that has ended.
+    pub fn add_adapter(&self, name: &str, adapter: EncodedAdapter) -> Result<()> {
+        self.ask(|sender| Command::AddAdapter(name.to_owned(), adapter.into(), sender))?
+    }
+
+    /// Forgets an adapter, after the present step. Requests that have it keep it to their end.
+    ///
+    /// # Errors
+    /// The errors of [`Engine::remove_adapter`]; an engine that has ended.
+    pub fn remove_adapter(&self, name: &str) -> Result<()> {
+        self.ask(|sender| Command::RemoveAdapter(name.to_owned(), Some(sender)))?
+    }
+
+    /// Forgets an adapter as [`remove_adapter`](Self::remove_adapter) does, and does not wait for it. A name that no adapter has is passed over.
+    ///
+    /// # Errors
+    /// An engine that has ended.
+    pub fn forget_adapter(&self, name: &str) -> Result<()> {
+        self.send(Command::RemoveAdapter(name.to_owned(), None))
+    }
+
+    /// Whether each of these adapters is on the device, after the present step.
+    ///
+    /// # Errors
+    /// An engine that has ended.
+    pub fn are_resident(&self, names: Vec<String>) -> Result<Vec<bool>> {
+        self.ask(|sender| Command::Resident(names, sender))
+    }
+
+    /// Whether the device has failed, so that no request is answered any more.
+    pub fn is_lost(&self) -> bool {
+        self.state.lost.load(Ordering::Acquire)
+    }
+
+    /// How long the present step has been under way; nothing between steps. A device that hangs shows in it.
+    pub fn stepping(&self) -> Option<Duration> {
+        let began = self.state.began.load(Ordering::Acquire).checked_sub(1)?;
+        Some(self.started.elapsed().saturating_sub(Duration::from_millis(began)))
+    }
+
+    /// Sends a command that is answered.
+    fn ask<A>(&self, command: impl FnOnce(Sender<A>) -> Command) -> Result<A> {
         let (sender, answer) = channel();
-        self.send(Command::Usage(sender))?;
+        self.send(command(sender))?;
         answer.recv().map_err(|_| ended())
     }
 
@@ -149,6 +215,7 @@ struct Running<D: Backend> {
     sinks: HashMap<RequestId, (Call, Sink)>,
     calls: HashMap<Call, RequestId>,
     stopping: bool,
+    state: Arc<State>,
     started: Instant,
 }
 
@@ -156,11 +223,20 @@ impl<D: Backend> Running<D> {
     fn run(mut self) {
         let mut outputs = Vec::new();
         while self.take_commands() {
-            let now = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
-            // Who fails is told in the outputs; the others go on.
-            let idle = matches!(self.engine.step(now, &mut outputs), Ok(false));
+            let now = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX - 1);
+            self.state.began.store(now + 1, Ordering::Release);
+            let stepped = self.engine.step(now, &mut outputs);
+            self.state.began.store(0, Ordering::Release);
+            let (idle, lost) = (matches!(stepped, Ok(false)), matches!(stepped, Err(Error::Device { .. })));
+            if lost {
+                self.state.lost.store(true, Ordering::Release);
+            }
             let told = !outputs.is_empty();
+            // Who fails is told in the outputs. The others go on, unless the device itself is gone.
             outputs.drain(..).for_each(|output| self.tell(output));
+            if lost {
+                return self.fail_all();
+            }
             if idle && !told && !self.engine.is_idle() && !self.engine.is_loading() {
                 std::thread::sleep(PAUSE);
             }
@@ -184,6 +260,12 @@ impl<D: Backend> Running<D> {
                 Some(Command::Submit(call, request, sink)) => self.submit(call, *request, sink),
                 Some(Command::Cancel(call)) => self.cancel(call),
                 Some(Command::Usage(sender)) => drop(sender.send(self.engine.usage())),
+                Some(Command::AddAdapter(name, adapter, sender)) => drop(sender.send(self.engine.add_adapter(&name, *adapter))),
+                Some(Command::RemoveAdapter(name, sender)) => {
+                    let removed = self.engine.remove_adapter(&name);
+                    drop(sender.map(|sender| sender.send(removed)));
+                }
+                Some(Command::Resident(names, sender)) => drop(sender.send(names.iter().map(|name| self.engine.is_resident(name)).collect())),
                 Some(Command::Stop { drain: true }) => self.stopping = true,
                 Some(Command::Stop { drain: false }) | None => {
                     self.give_up_all();
@@ -227,6 +309,13 @@ impl<D: Backend> Running<D> {
         let Some(request) = self.calls.get(&call).copied() else { return };
         if let Ok(Some(finished)) = self.engine.finish(request, Finish::Cancelled) {
             self.tell(Output::Ended { finished, error: None });
+        }
+    }
+
+    /// Tells all requests that the device is gone.
+    fn fail_all(&mut self) {
+        for (_, mut sink) in std::mem::take(&mut self.sinks).into_values() {
+            sink(Err(Error::device("the engine", "it failed at another request, and takes no more work")));
         }
     }
 

@@ -21,29 +21,29 @@ use super::support::Changed;
 use super::tiny::{Kind, VOCABULARY, kinds};
 
 /// A request, and the step before which it comes.
-type Arrival = (usize, Request);
+pub type Arrival = (usize, Request);
 
 /// What became of a request: its tokens with the bits of their log-probabilities, and its end.
 #[derive(Clone, Debug)]
-struct Answer {
-    tokens: Vec<(u32, u64)>,
-    finished: Finished,
-    error: Option<String>,
+pub struct Answer {
+    pub tokens: Vec<(u32, u64)>,
+    pub finished: Finished,
+    pub error: Option<String>,
 }
 
 impl Answer {
-    fn ids(&self) -> Vec<u32> {
+    pub fn ids(&self) -> Vec<u32> {
         self.tokens.iter().map(|token| token.0).collect()
     }
 }
 
 /// A tiny model in a folder of its own.
-struct Tiny {
-    files: Files,
+pub struct Tiny {
+    pub files: Files,
     _folder: tempfile::TempDir,
 }
 
-fn tiny(number: usize) -> Tiny {
+pub fn tiny(number: usize) -> Tiny {
     let folder = tempfile::tempdir().unwrap();
     let kind: &Kind = &kinds()[number];
     kind.write(folder.path());
@@ -51,7 +51,7 @@ fn tiny(number: usize) -> Tiny {
 }
 
 /// Options under which nothing is short: pages for all, a budget for every prompt.
-fn roomy() -> EngineOptions {
+pub fn roomy() -> EngineOptions {
     EngineOptions::default().with_page(8).with_cache_bytes(64 << 20).with_seats(32).with_budget(512).with_invariant(true)
 }
 
@@ -111,14 +111,14 @@ fn merge(population: &Population, name: &str, tensor: &str, values: &mut [f32]) 
     }
 }
 
-fn engine<D: Backend>(device: &Arc<D>, tiny: &Tiny, options: EngineOptions, adapted: bool) -> Engine<D> {
+pub fn engine<D: Backend>(device: &Arc<D>, tiny: &Tiny, options: EngineOptions, adapted: bool) -> Engine<D> {
     let model = Model::open(device.clone(), &tiny.files, DType::F32).unwrap();
     let source = adapted.then(|| Box::new(adapters(&tiny.files.config)) as Box<_>);
     Engine::new(model, options, source).unwrap()
 }
 
 /// Runs requests to their ends.
-fn serve<D: Backend>(engine: &mut Engine<D>, arrivals: &[Arrival]) -> Vec<Answer> {
+pub fn serve<D: Backend>(engine: &mut Engine<D>, arrivals: &[Arrival]) -> Vec<Answer> {
     let mut waiting: Vec<(usize, usize, Request)> = arrivals.iter().enumerate().map(|(number, (step, request))| (*step, number, request.clone())).collect();
     waiting.sort_by_key(|(step, number, _)| (*step, *number));
     waiting.reverse();
@@ -175,7 +175,7 @@ fn is_invariant<D: Backend>() -> bool {
 }
 
 /// Tokens are equal, and where sums have one order, so are the bits of their log-probabilities.
-fn assert_same<D: Backend>(found: &[Answer], wanted: &[Answer], how: &str) {
+pub fn assert_same<D: Backend>(found: &[Answer], wanted: &[Answer], how: &str) {
     for (number, (found, wanted)) in found.iter().zip(wanted).enumerate() {
         assert_eq!(found.error, None, "{how}: request {number}");
         if is_invariant::<D>() {

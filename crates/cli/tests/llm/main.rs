@@ -7,6 +7,7 @@
 
 #[path = "../backends/mod.rs"]
 mod backends;
+mod coming;
 mod command;
 mod engine;
 mod golden;
@@ -52,6 +53,10 @@ impl Visit for Collect {
         let device = Arc::new(backend);
         // Never dropped: the last trial's worker could still be at it when the process exits and the driver goes.
         std::mem::forget(device.clone());
-        Ok([golden::trials(&device), tiny::trials(&device), engine::trials(&device)].into_iter().flatten().map(|trial| trial.with_kind(B::NAME)).collect())
+        Ok([golden::trials(&device), tiny::trials(&device), engine::trials(&device), coming::trials(&device)]
+            .into_iter()
+            .flatten()
+            .map(|trial| trial.with_kind(B::NAME))
+            .collect())
     }
 }
