@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::adapter_root::AdapterRoot;
 use crate::keys::Keys;
 use crate::queueing::admit;
 
@@ -15,6 +16,8 @@ pub struct Config {
     pub keys: Keys,
     /// Bounds of sizes and times.
     pub limits: Limits,
+    /// Where adapters lie that may be loaded while the server runs; `None` loads none.
+    pub adapter_root: Option<AdapterRoot>,
     /// Bounds of what waits for the device.
     pub queue: admit::Limits,
     /// The threads that serve connections; and as many that tokenize.
@@ -40,6 +43,8 @@ pub struct Limits {
     pub idle: Duration,
     /// The most time in which a caller takes nothing of an answer.
     pub stalled: Duration,
+    /// How long the device may work on one batch until `/health` says that it hangs.
+    pub hang: Duration,
     /// The most connections at once; more wait to be accepted.
     pub connections: usize,
     /// How long requests are still taken once the server is told to end, so that others learn of it first.
@@ -59,6 +64,7 @@ impl Default for Limits {
             body: Duration::from_secs(30),
             idle: Duration::from_secs(75),
             stalled: Duration::from_secs(30),
+            hang: Duration::from_secs(60),
             connections: 4096,
             drain_delay: Duration::from_secs(5),
             drain_timeout: Duration::from_secs(30),
@@ -70,6 +76,6 @@ impl Config {
     /// The defaults on this address, for everybody.
     pub fn new(listen: SocketAddr) -> Self {
         let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        Self { listen, keys: Keys::default(), limits: Limits::default(), queue: admit::Limits::default(), threads }
+        Self { listen, keys: Keys::default(), limits: Limits::default(), adapter_root: None, queue: admit::Limits::default(), threads }
     }
 }

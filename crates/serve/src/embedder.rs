@@ -1,9 +1,10 @@
 //! What turns sentences into vectors: an encoder, or what a test puts in its place.
 
-use trifuse::Result;
+use trifuse::adapters::encoded::EncodedAdapter;
 use trifuse::adapters::engine::AdapterId;
 use trifuse::backend::Backend;
 use trifuse::model::{Encoder, Row, Text};
+use trifuse::{Error, Result};
 
 use crate::queueing::registry::Generation;
 
@@ -14,11 +15,46 @@ pub trait Embedder {
     /// # Errors
     /// A row that is not sound; a device that fails.
     fn embed(&mut self, rows: &[Row<'_>]) -> Result<Vec<f32>>;
+
+    /// Takes one more adapter.
+    ///
+    /// # Errors
+    /// An adapter of another model, or any where none is taken; no device memory.
+    fn add(&mut self, name: &str, adapter: EncodedAdapter) -> Result<AdapterId> {
+        drop(adapter);
+        Err(Error::invalid("adapter", "none, as this model takes no more", format!("{name:?}")))
+    }
+
+    /// Forgets an adapter.
+    ///
+    /// # Errors
+    /// An adapter that is not there.
+    fn remove(&mut self, adapter: AdapterId) -> Result<()> {
+        Err(Error::invalid("adapter", "one that was added", format!("{adapter:?}")))
+    }
+
+    /// Whether an adapter is on the device.
+    fn is_resident(&self, adapter: AdapterId) -> bool {
+        let _ = adapter;
+        false
+    }
 }
 
 impl<D: Backend> Embedder for Encoder<D> {
     fn embed(&mut self, rows: &[Row<'_>]) -> Result<Vec<f32>> {
         Self::embed(self, rows)
+    }
+
+    fn add(&mut self, name: &str, adapter: EncodedAdapter) -> Result<AdapterId> {
+        self.add_adapter(name, adapter)
+    }
+
+    fn remove(&mut self, adapter: AdapterId) -> Result<()> {
+        self.remove_adapter(adapter)
+    }
+
+    fn is_resident(&self, adapter: AdapterId) -> bool {
+        self.engine().is_some_and(|engine| engine.is_resident(adapter))
     }
 }
 

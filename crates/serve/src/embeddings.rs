@@ -1,14 +1,16 @@
 //! A model that embeds: its tokenizer, its names, and the thread of its device.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, MutexGuard, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use trifuse::adapters::encoded::EncodedAdapter;
 use trifuse::adapters::engine::AdapterId;
 use trifuse::model::Text;
 use trifuse::{Error, Result};
 
-use crate::embedder::{EmbeddingModel, Opened};
+use crate::embedder::{Embedder, EmbeddingModel, Opened};
+use crate::keeper::{Adapters, Holder, Keeper, Names};
 use crate::line::{Closed, Line, Sentence};
 use crate::metrics::Metrics;
 use crate::queueing::admit::Limits;
@@ -17,7 +19,7 @@ use crate::queueing::clock::Clock;
 use crate::queueing::gather;
 use crate::queueing::ledger::Ledger;
 use crate::queueing::queues::Tenant;
-use crate::queueing::registry::{Generation, Registry};
+use crate::queueing::registry::{Lease, Registry};
 use crate::queueing::ticket::{self, Failure, Waiter};
 use crate::runner::Runner;
 
@@ -27,7 +29,7 @@ pub type Answer = Box<dyn FnOnce(Result<Vec<Vec<f32>>, Failure>) + Send>;
 /// A model that is served.
 pub struct Embeddings {
     text: Text,
-    registry: Mutex<Registry<AdapterId>>,
+    keeper: Keeper<AdapterId>,
     line: Arc<Line>,
     ledger: Arc<Ledger>,
     /// Elements of a vector.
@@ -50,7 +52,7 @@ pub struct Shared {
 }
 
 /// What the thread sends once the model is open.
-type Ready = (Text, Vec<Generation<AdapterId>>, [usize; 2]);
+type Ready = (Text, Names<AdapterId>, [usize; 2]);
 
 impl Embeddings {
     /// Opens the model on a thread of its own, and returns once it can answer.
@@ -62,7 +64,7 @@ impl Embeddings {
         let line = Arc::new(Line::new(shared.limits, Arc::clone(&shared.clock), Arc::clone(&shared.metrics)));
         let (sender, ready) = mpsc::channel::<Result<Ready>>();
         let own = Arc::clone(&line);
-        let work = move || match open().and_then(|opened| prepared(opened, &own)) {
+        let work = move || match open().and_then(|opened| prepared(&name, opened, &own)) {
             Ok((runner, ready)) => {
                 // Nobody waits for it any more where the server is being given up.
                 if sender.send(Ok(ready)).is_ok() {
@@ -73,20 +75,25 @@ impl Embeddings {
         };
         let thread = std::thread::Builder::new().name("device".into()).spawn(work).map_err(Error::io("thread of the device", "start"))?;
         let failed = |_| Error::device("opening the model", "its thread ended");
-        let (text, adapters, [width, vocabulary]) = ready.recv().map_err(failed)??;
-        let mut registry = Registry::new(name);
-        for generation in adapters {
-            let alias = generation.alias.clone();
-            let taken = |_| Error::invalid("adapters", "names of their own, other than the model's", format!("{alias:?} twice"));
-            registry.load(generation, false, None).map_err(taken)?;
-        }
+        let (text, names, [width, vocabulary]) = ready.recv().map_err(failed)??;
         let vocabulary = u32::try_from(vocabulary).unwrap_or(u32::MAX);
-        Ok((Self { text, registry: Mutex::new(registry), line, ledger: Arc::clone(&shared.ledger), width, vocabulary }, thread))
+        let keeper = Keeper::new(names, Box::new(Device(Arc::clone(&line))));
+        Ok((Self { text, keeper, line, ledger: Arc::clone(&shared.ledger), width, vocabulary }, thread))
     }
 
     /// The names that are served.
     pub fn registry(&self) -> MutexGuard<'_, Registry<AdapterId>> {
-        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+        self.keeper.names()
+    }
+
+    /// The adapters, which come and go.
+    pub fn adapters(&self) -> &dyn Adapters {
+        &self.keeper
+    }
+
+    /// How long the batch that runs has been under way.
+    pub fn running(&self) -> Option<Duration> {
+        self.line.running()
     }
 
     /// The model's tokenizer.
@@ -128,13 +135,50 @@ impl Embeddings {
     }
 }
 
+/// What holds adapters on the thread of the device.
+struct Device(Arc<Line>);
+
+impl Device {
+    /// Has the device's thread answer something.
+    fn ask<A: Send + 'static>(&self, of: impl FnOnce(&mut dyn Embedder) -> A + Send + 'static) -> Result<A> {
+        let gone = || Error::device("the thread of the device", "it takes no more work");
+        let (sender, answer) = mpsc::channel();
+        self.0.chore(Box::new(move |embedder| drop(sender.send(of(embedder))))).map_err(|_| gone())?;
+        answer.recv().map_err(|_| gone())
+    }
+}
+
+impl Holder<AdapterId> for Device {
+    fn add(&self, name: &str, adapter: EncodedAdapter) -> Result<AdapterId> {
+        let name = name.to_owned();
+        self.ask(move |embedder| embedder.add(&name, adapter))?
+    }
+
+    fn sweep(&self) {
+        // The thread sweeps behind every chore; one that has ended has nothing left.
+        drop(self.0.chore(Box::new(|_| {})));
+    }
+
+    fn are_resident(&self, of: &[Lease<AdapterId>]) -> Option<Vec<bool>> {
+        let ids: Vec<AdapterId> = of.iter().map(|lease| lease.adapter).collect();
+        self.ask(move |embedder| ids.into_iter().map(|id| embedder.is_resident(id)).collect()).ok()
+    }
+}
+
 /// An open model, ready to run.
-fn prepared(opened: Opened, line: &Line) -> Result<(Runner, Ready)> {
+fn prepared(name: &str, opened: Opened, line: &Line) -> Result<(Runner, Ready)> {
     let Opened { embedder, text, adapters, width, vocabulary, batch_tokens, warm } = opened;
     let max_tokens = text.max_tokens();
-    let mut runner = Runner { embedder, grid: Grid::new(batch_tokens, max_tokens), batch_tokens, max_tokens, width };
+    let mut registry = Registry::new(name);
+    for generation in adapters {
+        let alias = generation.alias.clone();
+        let taken = |_| Error::invalid("adapters", "names of their own, other than the model's", format!("{alias:?} twice"));
+        registry.load(generation, false, None).map_err(taken)?;
+    }
+    let names = Names::new(registry);
+    let mut runner = Runner { embedder, grid: Grid::new(batch_tokens, max_tokens), batch_tokens, max_tokens, width, names: names.clone() };
     if warm {
         runner.warm(line)?;
     }
-    Ok((runner, (text, adapters, [width, vocabulary as usize])))
+    Ok((runner, (text, names, [width, vocabulary as usize])))
 }

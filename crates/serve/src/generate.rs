@@ -9,10 +9,11 @@ use trifuse::llm::Message;
 use trifuse::llm::sample::SamplingParams;
 use trifuse::llm::schedule::Finish;
 
+use crate::keeper::Keeper;
 use crate::line::Closed;
 use crate::queueing::ledger::Ledger;
 use crate::queueing::queues::Tenant;
-use crate::queueing::registry::{Generation, Model, NotThere, Registry};
+use crate::queueing::registry::Lease;
 use crate::queueing::ticket::{self, Failure, Ticket, Waiter};
 
 /// The most tokens that wait for a caller who is slow to take them.
@@ -27,8 +28,8 @@ pub struct Prompt {
     pub max_tokens: Option<usize>,
     /// How tokens are drawn.
     pub params: SamplingParams,
-    /// The adapter's alias; `None` for the base.
-    pub adapter: Option<String>,
+    /// The adapter, to be held until the answer has ended; `None` for the base.
+    pub adapter: Option<Lease<String>>,
     /// Who asks.
     pub tenant: Tenant,
     /// The most time until the prompt reaches the device; behind it the engine fails it as [`Failure::Expired`].
@@ -46,28 +47,16 @@ pub struct Token {
     pub top: Vec<(u32, f32)>,
 }
 
-/// An adapter that a generator has.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Alias {
-    /// The adapter's name.
-    pub name: String,
-    /// What tells its content from others.
-    pub content: String,
-}
-
 /// A language model's engine.
 pub trait Generate: Send + Sync {
-    /// The model's name.
-    fn name(&self) -> &str;
+    /// The model's name, and its adapters by theirs.
+    fn keeper(&self) -> &Keeper<String>;
 
     /// The most tokens of a prompt and its answer together.
     fn max_tokens(&self) -> usize;
 
     /// The tokens of the vocabulary.
     fn vocabulary(&self) -> usize;
-
-    /// The adapters that are there.
-    fn adapters(&self) -> Vec<Alias>;
 
     /// The ids of a text. With `marks` they begin with what the model puts before a text; the text of a chat has that already.
     ///
@@ -92,6 +81,19 @@ pub trait Generate: Send + Sync {
 
     /// Takes no more prompts; with `now` those under way fail as [`Failure::Draining`].
     fn close(&self, now: bool);
+
+    /// Whether prompts are taken at all.
+    ///
+    /// # Errors
+    /// They are not, and why.
+    fn is_open(&self) -> Result<(), Closed> {
+        Ok(())
+    }
+
+    /// How long the step that runs has been under way.
+    fn running(&self) -> Option<Duration> {
+        None
+    }
 }
 
 /// The right to answer a prompt, which the engine takes up by [`Accept::accept`] if it lets the prompt in.
@@ -202,17 +204,4 @@ impl Coming {
     pub async fn end(&mut self) -> Result<Finish, Failure> {
         (&mut self.ended).await.unwrap_or(Err(Failure::Forgotten))
     }
-}
-
-/// What `name` leads to among a generator's names: the base, or an adapter by its name or as `BASE:NAME`.
-///
-/// # Errors
-/// The name is not there.
-pub fn named(generator: &dyn Generate, name: &str) -> Result<Model<()>, NotThere> {
-    let mut registry = Registry::new(generator.name());
-    for Alias { name, content } in generator.adapters() {
-        // A name that is taken leads to what took it.
-        drop(registry.load(Generation { alias: name, content, adapter: () }, false, None));
-    }
-    registry.lease(name)
 }

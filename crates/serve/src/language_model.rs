@@ -6,15 +6,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
+use trifuse::adapters::encoded::EncodedAdapter;
 use trifuse::backend::Backend;
 use trifuse::llm::engine::{Call, Engine, Output, Request, Service};
 use trifuse::llm::schedule::Finish;
 use trifuse::llm::{ChatTemplate, Message, Tokenizer};
 use trifuse::{Error, Result};
 
-use crate::generate::{Accept, Alias, Generate, Prompt, Sent, Token, Tokens};
+use crate::generate::{Accept, Generate, Prompt, Sent, Token, Tokens};
+use crate::keeper::{Holder, Keeper, Names};
 use crate::line::Closed;
 use crate::queueing::admit::Refused;
+use crate::queueing::registry::{Generation, Lease, Registry};
 use crate::queueing::ticket::Failure;
 
 /// The most answers under way, those that wait among them.
@@ -34,13 +37,14 @@ pub struct Speech {
     pub template: Option<ChatTemplate>,
     /// Tokens at each of which an answer ends.
     pub ends: Vec<u32>,
-    /// The adapters, with what tells their contents apart.
-    pub adapters: Vec<Alias>,
+    /// The adapters, by the names that the engine has for them.
+    pub adapters: Vec<Generation<String>>,
 }
 
 /// A language model that is served.
 pub struct LanguageModel {
     speech: Speech,
+    keeper: Keeper<String>,
     context: usize,
     vocabulary: usize,
     service: Arc<Service>,
@@ -54,22 +58,31 @@ impl LanguageModel {
     /// Starts the threads of an engine.
     ///
     /// # Errors
-    /// The operating system gives no thread.
-    pub fn start<D: Backend>(engine: Engine<D>, speech: Speech) -> Result<Self> {
+    /// Two adapters of one name; the operating system gives no thread.
+    pub fn start<D: Backend>(engine: Engine<D>, mut speech: Speech) -> Result<Self> {
+        let mut registry = Registry::new(&speech.name);
+        for generation in speech.adapters.drain(..) {
+            let alias = generation.alias.clone();
+            let taken = |_| Error::invalid("adapters", "names of their own, other than the model's", format!("{alias:?} twice"));
+            registry.load(generation, false, None).map_err(taken)?;
+        }
+        let names = Names::new(registry);
         let (context, vocabulary) = (engine.context(), engine.model().config().vocabulary as usize);
         let service = Arc::new(Service::start(engine)?);
         let (heard, inbox) = channel();
         let open = Arc::new(AtomicUsize::new(0));
-        let speaker = Speaker { service: Arc::clone(&service), inbox, live: HashMap::new(), open: Arc::clone(&open) };
+        let holder = EngineHolder { service: Arc::clone(&service), names: names.clone() };
+        let speaker = Speaker { service: Arc::clone(&service), inbox, live: HashMap::new(), open: Arc::clone(&open), holder: holder.clone() };
         let thread = std::thread::Builder::new().name("trifuse speaker".into()).spawn(move || speaker.run());
         thread.map_err(|error| Error::device("the thread that hands out tokens", error))?;
-        Ok(Self { speech, context, vocabulary, service, heard, next: AtomicU64::new(0), open, closed: AtomicBool::new(false) })
+        let keeper = Keeper::new(names, Box::new(holder));
+        Ok(Self { speech, keeper, context, vocabulary, service, heard, next: AtomicU64::new(0), open, closed: AtomicBool::new(false) })
     }
 }
 
 impl Generate for LanguageModel {
-    fn name(&self) -> &str {
-        &self.speech.name
+    fn keeper(&self) -> &Keeper<String> {
+        &self.keeper
     }
 
     fn max_tokens(&self) -> usize {
@@ -78,10 +91,6 @@ impl Generate for LanguageModel {
 
     fn vocabulary(&self) -> usize {
         self.vocabulary
-    }
-
-    fn adapters(&self) -> Vec<Alias> {
-        self.speech.adapters.clone()
     }
 
     fn encode(&self, text: &str, marks: bool) -> Result<Vec<u32>> {
@@ -104,6 +113,7 @@ impl Generate for LanguageModel {
         if self.closed.load(Ordering::Relaxed) {
             return Err(Closed::For(Failure::Draining));
         }
+        self.is_open()?;
         if self.open.fetch_add(1, Ordering::Relaxed) >= MOST {
             self.open.fetch_sub(1, Ordering::Relaxed);
             return Err(Closed::Busy(Refused { retry_after: AGAIN }));
@@ -111,12 +121,14 @@ impl Generate for LanguageModel {
         let key = self.next.fetch_add(1, Ordering::Relaxed);
         let Prompt { ids, max_tokens, params, adapter, tenant: _, timeout } = prompt;
         let room = self.context.saturating_sub(ids.len()).max(1);
-        let request = Request::new(ids, max_tokens.unwrap_or(room)).with_sampling(params).with_stop(self.speech.ends.clone()).with_adapter(adapter);
-        let begun = Heard::Begun { key, tokens: Box::new(accept.accept()), deadline: timeout.and_then(|timeout| Instant::now().checked_add(timeout)) };
-        let heard = self.heard.clone();
+        let own = adapter.as_ref().map(|lease| lease.adapter.clone());
+        let request = Request::new(ids, max_tokens.unwrap_or(room)).with_sampling(params).with_stop(self.speech.ends.clone()).with_adapter(own);
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let begun = Heard::Begun { key, tokens: Box::new(accept.accept()), adapter, deadline };
+        let mut ear = Ear { key, heard: self.heard.clone() };
         // A speaker that is gone drops what it had, and so tells every caller.
         drop(self.heard.send(begun));
-        let sink = Box::new(move |output| heard.send(Heard::Output { key, output }).is_ok());
+        let sink = Box::new(move |output| ear.hear(output));
         let submitted = self.service.submit(request, sink);
         drop(self.heard.send(Heard::Submitted { key, call: submitted.ok() }));
         Ok(())
@@ -128,16 +140,68 @@ impl Generate for LanguageModel {
             drop(self.heard.send(Heard::Closed));
         }
     }
+
+    fn is_open(&self) -> Result<(), Closed> {
+        if self.service.is_lost() { Err(Closed::For(Failure::DeviceLost)) } else { Ok(()) }
+    }
+
+    fn running(&self) -> Option<Duration> {
+        self.service.stepping()
+    }
+}
+
+/// What holds adapters in the engine.
+#[derive(Clone)]
+struct EngineHolder {
+    service: Arc<Service>,
+    names: Names<String>,
+}
+
+impl Holder<String> for EngineHolder {
+    fn add(&self, name: &str, adapter: EncodedAdapter) -> Result<String> {
+        self.service.add_adapter(name, adapter).map(|()| name.to_owned())
+    }
+
+    fn sweep(&self) {
+        for generation in self.names.lock().take_unused() {
+            // An engine that has ended holds none.
+            drop(self.service.forget_adapter(&generation.adapter));
+        }
+    }
+
+    fn are_resident(&self, of: &[Lease<String>]) -> Option<Vec<bool>> {
+        self.service.are_resident(of.iter().map(|lease| lease.adapter.clone()).collect()).ok()
+    }
+}
+
+/// Where the engine tells of one request. Its end without a word tells that the engine is gone.
+struct Ear {
+    key: u64,
+    heard: Sender<Heard>,
+}
+
+impl Ear {
+    fn hear(&mut self, output: Result<Output>) -> bool {
+        self.heard.send(Heard::Output { key: self.key, output }).is_ok()
+    }
+}
+
+impl Drop for Ear {
+    fn drop(&mut self) {
+        drop(self.heard.send(Heard::Silence { key: self.key }));
+    }
 }
 
 /// What the speaker is told.
 enum Heard {
     /// A prompt was let in.
-    Begun { key: u64, tokens: Box<Tokens>, deadline: Option<Instant> },
+    Begun { key: u64, tokens: Box<Tokens>, adapter: Option<Lease<String>>, deadline: Option<Instant> },
     /// The prompt has a number at the engine; without one the engine has ended.
     Submitted { key: u64, call: Option<Call> },
     /// Something came of it.
     Output { key: u64, output: Result<Output> },
+    /// Nothing more comes of it.
+    Silence { key: u64 },
     /// All answers under way are to end.
     Closed,
 }
@@ -150,6 +214,8 @@ struct Answer {
     /// How it ended at the engine.
     end: Option<Result<Finish, Failure>>,
     call: Option<Call>,
+    /// The adapter, which stays as long as the answer.
+    _adapter: Option<Lease<String>>,
     /// Until when its first token has to be there.
     deadline: Option<Instant>,
 }
@@ -189,6 +255,7 @@ struct Speaker {
     inbox: Receiver<Heard>,
     live: HashMap<u64, Answer>,
     open: Arc<AtomicUsize>,
+    holder: EngineHolder,
 }
 
 impl Speaker {
@@ -219,8 +286,8 @@ impl Speaker {
 
     fn hear(&mut self, heard: Heard) {
         match heard {
-            Heard::Begun { key, tokens, deadline } => {
-                self.live.insert(key, Answer { tokens: *tokens, waiting: VecDeque::new(), end: None, call: None, deadline });
+            Heard::Begun { key, tokens, adapter, deadline } => {
+                self.live.insert(key, Answer { tokens: *tokens, waiting: VecDeque::new(), end: None, call: None, _adapter: adapter, deadline });
             }
             Heard::Submitted { key, call } => match (self.live.get_mut(&key), call) {
                 (Some(answer), Some(call)) => answer.call = Some(call),
@@ -238,11 +305,18 @@ impl Speaker {
                     }
                     Ok(Output::Ended { finished, error }) => {
                         answer.end = Some(match error {
+                            Some(_) if self.service.is_lost() => Err(Failure::DeviceLost),
                             Some(error) => Err(Failure::Internal(error)),
                             None => Ok(finished.reason),
                         });
                     }
+                    Err(Error::Device { .. }) => answer.end = Some(Err(Failure::DeviceLost)),
                     Err(error) => answer.end = Some(Err(Failure::Internal(error.to_string()))),
+                }
+            }
+            Heard::Silence { key } => {
+                if let Some(answer) = self.live.get_mut(&key) {
+                    answer.end.get_or_insert(Err(Failure::DeviceLost));
                 }
             }
             Heard::Closed => {
@@ -260,10 +334,15 @@ impl Speaker {
             // An engine that has ended has given up all.
             drop(self.service.cancel(call));
         }
+        let Answer { tokens, _adapter: adapter, .. } = answer;
         match end {
-            Some(Ok(reason)) => answer.tokens.finish(reason),
-            Some(Err(failure)) => answer.tokens.fail(failure),
-            None => drop(answer.tokens),
+            Some(Ok(reason)) => tokens.finish(reason),
+            Some(Err(failure)) => tokens.fail(failure),
+            None => drop(tokens),
+        }
+        if adapter.is_some() {
+            drop(adapter);
+            self.holder.sweep();
         }
     }
 }

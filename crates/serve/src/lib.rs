@@ -7,12 +7,14 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(missing_docs)]
 
+mod adapter_root;
 mod config;
 mod content;
 mod embedder;
 mod embeddings;
 pub mod generate;
 mod http;
+pub mod keeper;
 mod keys;
 mod language_model;
 pub mod line;
@@ -21,6 +23,7 @@ pub mod queueing;
 mod runner;
 mod server;
 
+pub use adapter_root::AdapterRoot;
 pub use config::{Config, Limits};
 pub use content::content;
 pub use embedder::{Embedder, EmbeddingModel, Opened};

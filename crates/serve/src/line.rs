@@ -6,6 +6,7 @@ use std::time::Duration;
 use trifuse::adapters::engine::AdapterId;
 use trifuse::model::Row;
 
+use crate::embedder::Embedder;
 use crate::metrics::Metrics;
 use crate::queueing::admit::{Admission, Limits, Refused};
 use crate::queueing::batch::{Grid, Shape, take};
@@ -47,9 +48,15 @@ impl Job {
     }
 }
 
+/// Something other than a batch that is done on the device's thread.
+pub type Chore = Box<dyn FnOnce(&mut dyn Embedder) + Send>;
+
 struct Waiting {
     queues: Queues<Job>,
+    chores: Vec<Chore>,
     admission: Admission,
+    /// When the batch that runs was taken.
+    taken: Option<Duration>,
     /// Why nothing more is taken, once that is so.
     closed: Option<Failure>,
 }
@@ -74,7 +81,7 @@ pub enum Closed {
 impl Line {
     /// A line with nobody in it.
     pub fn new(limits: Limits, clock: Arc<dyn Clock>, metrics: Arc<Metrics>) -> Self {
-        let waiting = Waiting { queues: Queues::default(), admission: Admission::new(limits), closed: None };
+        let waiting = Waiting { queues: Queues::default(), chores: Vec::new(), admission: Admission::new(limits), taken: None, closed: None };
         Self { waiting: Mutex::new(waiting), changed: Condvar::new(), clock, metrics }
     }
 
@@ -98,6 +105,32 @@ impl Line {
     /// They are not, and why.
     pub fn is_open(&self) -> Result<(), Closed> {
         self.lock().closed.clone().map_or(Ok(()), |failure| Err(Closed::For(failure)))
+    }
+
+    /// Has the device do something before its next batch.
+    ///
+    /// # Errors
+    /// The device does nothing any more.
+    pub fn chore(&self, chore: Chore) -> Result<(), Closed> {
+        let mut waiting = self.lock();
+        if let Some(failure) = &waiting.closed {
+            return Err(Closed::For(failure.clone()));
+        }
+        waiting.chores.push(chore);
+        drop(waiting);
+        self.changed.notify_one();
+        Ok(())
+    }
+
+    /// Takes what is to be done besides batches.
+    pub fn take_chores(&self) -> Vec<Chore> {
+        std::mem::take(&mut self.lock().chores)
+    }
+
+    /// How long the batch that runs has been under way.
+    pub fn running(&self) -> Option<Duration> {
+        let taken = self.lock().taken?;
+        Some(self.clock.now().saturating_sub(taken))
     }
 
     /// Whether a request of that many tokens would be let in now; it takes no place.
@@ -154,8 +187,11 @@ impl Line {
             waiting.admission.leave(job.tokens() as u64);
             left.push(job);
         }
+        let chores = if now { std::mem::take(&mut waiting.chores) } else { Vec::new() };
         self.told(&waiting);
         drop(waiting);
+        // Who waits for one learns that it is not done.
+        drop(chores);
         // Without the lock: an answer runs the caller's code.
         left.into_iter().for_each(|job| job.part.fail(reason.clone()));
         self.changed.notify_all();
@@ -165,11 +201,11 @@ impl Line {
         self.metrics.queued_tokens.set(i64::try_from(waiting.admission.tokens()).unwrap_or(i64::MAX));
     }
 
-    /// The next batch; `None` once the line is closed and empty.
+    /// The next batch, without jobs where there are chores; `None` once the line is closed and empty.
     pub fn next(&self, grid: &Grid) -> Option<(Vec<Job>, usize, Option<Shape>)> {
         let mut waiting = self.lock();
         loop {
-            if !waiting.queues.is_empty() {
+            if !waiting.queues.is_empty() || !waiting.chores.is_empty() {
                 break;
             }
             if waiting.closed.is_some() {
@@ -191,6 +227,7 @@ impl Line {
             _ => Some(job),
         });
         waiting.admission.leave(batch.spared as u64);
+        waiting.taken = (!batch.items.is_empty()).then_some(now);
         self.told(&waiting);
         drop(waiting);
         // Nobody waits for what was cancelled, so that its failure is told to nobody.
@@ -203,6 +240,7 @@ impl Line {
         let mut waiting = self.lock();
         waiting.admission.leave(tokens as u64);
         waiting.admission.measured(computed as u64, took);
+        waiting.taken = None;
         self.told(&waiting);
     }
 }

@@ -1,9 +1,11 @@
 //! The thread of a device: it takes what is next when it is free, and never waits for a batch to fill.
 
+use trifuse::adapters::engine::AdapterId;
 use trifuse::model::Row;
 use trifuse::{Error, Result};
 
 use crate::embedder::Embedder;
+use crate::keeper::Names;
 use crate::line::{Job, Line};
 use crate::queueing::batch::{Grid, Shape};
 use crate::queueing::ticket::Failure;
@@ -20,6 +22,8 @@ pub struct Runner {
     pub max_tokens: usize,
     /// Elements of a vector.
     pub width: usize,
+    /// The names that lead to its adapters.
+    pub names: Names<AdapterId>,
 }
 
 impl Runner {
@@ -47,7 +51,11 @@ impl Runner {
         }
         let end = Lost(line);
         while let Some((jobs, tokens, shape)) = line.next(&self.grid) {
+            for chore in line.take_chores() {
+                chore(self.embedder.as_mut());
+            }
             if jobs.is_empty() {
+                self.sweep();
                 continue;
             }
             let began = line.now();
@@ -60,8 +68,18 @@ impl Runner {
             if lost {
                 break;
             }
+            self.sweep();
         }
         drop(end);
+    }
+
+    /// Forgets adapters that no name leads to and no request has.
+    fn sweep(&mut self) {
+        let unused = self.names.lock().take_unused();
+        for generation in unused {
+            // One that the device does not have is gone already.
+            let _ = self.embedder.remove(generation.adapter);
+        }
     }
 
     /// Runs a batch. One that the device has no room for is tried once more in two halves, and later batches are half as large.

@@ -81,9 +81,9 @@ impl Server {
 /// Refuses a name that leads to a model that embeds and to one that generates.
 fn check_names(embeddings: Option<&Embeddings>, generator: Option<&dyn Generate>) -> Result<()> {
     let (Some(embeddings), Some(generator)) = (embeddings, generator) else { return Ok(()) };
-    let registry = embeddings.registry();
-    let mut names = std::iter::once(generator.name().to_owned()).chain(generator.adapters().into_iter().map(|alias| alias.name));
-    match names.find(|name| registry.lease(name).is_ok()) {
+    let (registry, names) = (embeddings.registry(), generator.keeper().names());
+    let mut all = std::iter::once(names.base()).chain(names.adapters().map(|lease| lease.alias.as_str()));
+    match all.find(|name| registry.lease(name).is_ok()) {
         Some(name) => Err(Error::invalid("models", "names of their own", format!("{name:?} twice"))),
         None => Ok(()),
     }
@@ -143,7 +143,8 @@ impl Handle {
 
     /// Whether its device is lost, so that it answers no more.
     pub fn is_lost(&self) -> bool {
-        !self.drain.borrow().to_owned() && self.app.embeddings.as_ref().is_some_and(|embeddings| embeddings.is_open().is_err())
+        let lost = self.app.embeddings.as_ref().is_some_and(|embeddings| embeddings.is_open().is_err());
+        !*self.drain.borrow() && (lost || self.app.generator.as_ref().is_some_and(|generator| generator.is_open().is_err()))
     }
 
     /// What became of its requests.

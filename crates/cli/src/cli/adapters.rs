@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use trifuse::adapters::bundle::Bundle;
 use trifuse::adapters::encode::{EncodeOptions, encode};
 use trifuse::adapters::encoded::{Population, Rung};
-use trifuse::adapters::engine::{AdapterId, AdapterSource};
+use trifuse::adapters::engine::{AdapterId, AdapterSource, ForModel};
 use trifuse::adapters::peft::{LoraAdapter, adapter_folders};
 use trifuse::backend::Backend;
 use trifuse::model::Encoder;
@@ -25,12 +25,17 @@ pub struct Adapters {
 }
 
 impl Adapters {
-    /// Attaches what lies at `paths`. An adapter that cannot be used is left out, and its lines say why.
+    /// Attaches what lies at `paths`; with `more`, adapters of any of the model's projections can be added later. An adapter that cannot be used is
+    /// left out, and its lines say why.
     ///
     /// # Errors
     /// Paths that hold no adapters; a bundle among other things; no device memory.
-    pub fn attach<B: Backend>(encoder: &mut Encoder<B>, model: &Path, paths: &[PathBuf]) -> Result<Self> {
-        let Found { source, refused, notes } = Found::at(paths, model, &|path, shape| encoder.config().fits(path, shape))?;
+    pub fn attach<B: Backend>(encoder: &mut Encoder<B>, model: &Path, paths: &[PathBuf], more: bool) -> Result<Self> {
+        let Found { mut source, refused, notes } = Found::at(paths, model, &|path, shape| encoder.config().fits(path, shape))?;
+        if more {
+            let config = encoder.config();
+            source = Some(Box::new(ForModel::new(source, (0..config.layers).flat_map(|layer| config.projections(layer)))));
+        }
         match source {
             None => Ok(Self { refused, ..Self::default() }),
             Some(source) => {

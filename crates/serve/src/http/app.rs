@@ -35,6 +35,8 @@ pub struct App {
     pub embeddings: Option<Embeddings>,
     /// What generates text, where there is something.
     pub generator: Option<Arc<dyn Generate>>,
+    /// Held by whoever changes what is served: one change at a time.
+    pub changes: tokio::sync::Mutex<()>,
     /// Room for bodies, in units of [`UNIT`] bytes.
     pub room: Arc<Semaphore>,
     /// When it was started, in seconds since 1970.
@@ -51,7 +53,8 @@ impl App {
         let started = SystemTime::UNIX_EPOCH.elapsed().unwrap_or(Duration::ZERO).as_secs();
         let own = std::hash::RandomState::new().hash_one(started);
         let room = Arc::new(Semaphore::new((config.limits.held_bytes / UNIT).min(Semaphore::MAX_PERMITS)));
-        Self { config, shared, embeddings, generator, room, started, phase: AtomicU8::new(Phase::Ready as u8), ids: (own, AtomicU64::new(0)) }
+        let changes = tokio::sync::Mutex::new(());
+        Self { config, shared, embeddings, generator, changes, room, started, phase: AtomicU8::new(Phase::Ready as u8), ids: (own, AtomicU64::new(0)) }
     }
 
     /// How far it is.

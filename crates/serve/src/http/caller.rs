@@ -20,6 +20,8 @@ const TIMEOUT: HeaderName = HeaderName::from_static("x-request-timeout-ms");
 pub struct Caller {
     /// Whose part of the device it is.
     pub tenant: Tenant,
+    /// Whether it may change what is served.
+    pub admin: bool,
     /// The most time until the request reaches the device.
     pub timeout: Option<Duration>,
 }
@@ -30,14 +32,14 @@ impl Caller {
     /// # Errors
     /// Keys are needed, and none that is known is given; a time that is no number of milliseconds.
     pub fn of(keys: &Keys, headers: &HeaderMap) -> Result<Self, Fault> {
-        let tenant = tenant(keys, headers)?;
-        Ok(Self { tenant, timeout: timeout(headers)? })
+        let (tenant, admin) = tenant(keys, headers)?;
+        Ok(Self { tenant, admin, timeout: timeout(headers)? })
     }
 }
 
-fn tenant(keys: &Keys, headers: &HeaderMap) -> Result<Tenant, Fault> {
+fn tenant(keys: &Keys, headers: &HeaderMap) -> Result<(Tenant, bool), Fault> {
     if keys.are_open() {
-        return Ok(Tenant::default());
+        return Ok((Tenant::default(), true));
     }
     let given = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     let key = given.and_then(|given| given.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, key)| key.trim());

@@ -57,6 +57,28 @@ impl Fault {
         Self::new(StatusCode::UNAUTHORIZED, "authentication_error", "invalid_api_key", message)
     }
 
+    /// The key may not do this.
+    pub fn no_right() -> Self {
+        let message = "expected a key that may change what is served (:admin in the file of keys), found one that may not";
+        Self::new(StatusCode::FORBIDDEN, "permission_error", "permission_denied", message)
+    }
+
+    /// What is there is not what the request takes to be there.
+    pub fn conflict(param: &str, code: &'static str, message: impl Into<String>) -> Self {
+        Self { param: Some(param.into()), ..Self::new(StatusCode::CONFLICT, "invalid_request_error", code, message) }
+    }
+
+    /// The device has no memory for it.
+    pub fn no_memory(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INSUFFICIENT_STORAGE, "server_error", "out_of_memory", message)
+    }
+
+    /// The device has not answered for so long.
+    pub fn hangs(running: Duration) -> Self {
+        let message = format!("the device has worked on one batch for {} s", running.as_secs());
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", "device_hangs", message)
+    }
+
     /// There is no such model or adapter.
     pub fn no_model(param: &str, name: &str, there: &NotThere) -> Self {
         let name: String = name.chars().take(200).collect();

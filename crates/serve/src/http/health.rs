@@ -1,6 +1,7 @@
 //! What the server tells of itself: `/health`, `/version`, `/metrics` and `/openapi.json`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
@@ -12,11 +13,12 @@ use serde_json::json;
 use super::app::{App, Phase};
 use super::embeddings::{json as answer, probe};
 use super::fault::Fault;
+use super::writing::one_token;
 
 /// The description of every route.
 pub const OPENAPI: &str = include_str!("openapi.json");
 
-/// Whether the server can answer; with `?deep=1` the device embeds one token for it.
+/// Whether the server can answer; with `?deep=1` the device embeds one token for it, or draws one.
 ///
 /// # Errors
 /// It cannot, or is about to end.
@@ -24,10 +26,20 @@ pub async fn health(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, F
     if app.phase() != Phase::Ready {
         return Err(Fault::draining());
     }
+    let deep = uri.query().is_some_and(|query| query.split('&').any(|pair| pair == "deep=1"));
+    let hangs = |running: Option<Duration>| running.filter(|running| *running > app.config.limits.hang).map_or(Ok(()), |running| Err(Fault::hangs(running)));
     if let Some(embeddings) = &app.embeddings {
-        match uri.query().is_some_and(|query| query.split('&').any(|pair| pair == "deep=1")) {
-            true => probe(&app, embeddings).await?,
-            false => embeddings.is_open()?,
+        embeddings.is_open()?;
+        hangs(embeddings.running())?;
+        if deep {
+            probe(&app, embeddings).await?;
+        }
+    }
+    if let Some(generator) = &app.generator {
+        generator.is_open()?;
+        hangs(generator.running())?;
+        if deep {
+            one_token(&app, generator).await?;
         }
     }
     answer(&json!({"status": "ready"}))

@@ -1,6 +1,7 @@
 //! The server's face: routes, errors, limits and connections.
 
 pub mod activity;
+pub mod adapters;
 pub mod app;
 pub mod body;
 pub mod caller;

@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use super::app::App;
 use super::embeddings::json as answer;
 use super::fault::Fault;
-use crate::generate::Alias;
 use crate::queueing::registry::NotThere;
 
 /// Names told at most where one is not there.
@@ -33,9 +32,9 @@ fn cards(app: &App) -> Vec<Value> {
         cards.extend(registry.adapters().map(|own| card(app, &own.alias, Some(registry.base()), Some(&own.content), most)));
     }
     if let Some(generator) = &app.generator {
-        let (base, most) = (generator.name(), generator.max_tokens());
-        cards.push(card(app, base, None, None, most));
-        cards.extend(generator.adapters().iter().map(|Alias { name, content }| card(app, name, Some(base), Some(content), most)));
+        let (names, most) = (generator.keeper().names(), generator.max_tokens());
+        cards.push(card(app, names.base(), None, None, most));
+        cards.extend(names.adapters().map(|own| card(app, &own.alias, Some(names.base()), Some(&own.content), most)));
     }
     cards
 }

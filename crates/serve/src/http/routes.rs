@@ -18,11 +18,23 @@ use tower_service::Service;
 use super::app::{App, Phase};
 use super::caller::Caller;
 use super::fault::{Code, Fault};
-use super::{chat, completions, embeddings, health, models};
+use super::{adapters, chat, completions, embeddings, health, models};
 
 /// Paths of routes, as metrics name them; one that ends in `/` stands for all below it.
-pub const ROUTES: [&str; 9] =
-    ["/health", "/metrics", "/openapi.json", "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/models", "/v1/models/", "/version"];
+pub const ROUTES: [&str; 12] = [
+    "/health",
+    "/metrics",
+    "/openapi.json",
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/embeddings",
+    "/v1/load_lora_adapter",
+    "/v1/lora_adapters",
+    "/v1/models",
+    "/v1/models/",
+    "/v1/unload_lora_adapter",
+    "/version",
+];
 /// The name in metrics of what is no route.
 const OTHER: &str = "other";
 /// The header of a request's id.
@@ -39,6 +51,9 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/openapi.json", get(health::openapi))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*id}", get(models::one))
+        .route("/v1/lora_adapters", get(adapters::list))
+        .route("/v1/load_lora_adapter", post(adapters::load))
+        .route("/v1/unload_lora_adapter", post(adapters::unload))
         .route("/v1/embeddings", post(embeddings::embeddings))
         .route("/v1/completions", post(completions::completions))
         .route("/v1/chat/completions", post(chat::chat))

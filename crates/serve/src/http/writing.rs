@@ -16,8 +16,8 @@ use super::fault::Fault;
 use super::fields::Fields;
 use super::speech::{Part, Speech};
 use super::sse::{Events, Gone};
-use crate::generate::{Generate, Prompt, answer, named};
-use crate::queueing::registry::{Model, NotThere};
+use crate::generate::{Generate, Prompt, answer};
+use crate::queueing::registry::{Lease, Model, NotThere};
 
 /// The most stop strings.
 const MOST_STOPS: usize = 16;
@@ -85,7 +85,14 @@ impl Writing {
     ///
     /// # Errors
     /// A prompt that does not fit; values that the model does not take; an engine that lets nothing in.
-    pub async fn begin(&self, app: &App, caller: &Caller, generator: &Arc<dyn Generate>, adapter: Option<String>, ids: Vec<u32>) -> Result<Speech, Fault> {
+    pub async fn begin(
+        &self,
+        app: &App,
+        caller: &Caller,
+        generator: &Arc<dyn Generate>,
+        adapter: Option<Lease<String>>,
+        ids: Vec<u32>,
+    ) -> Result<Speech, Fault> {
         let most = generator.max_tokens();
         let room = most.saturating_sub(ids.len());
         let Some(last) = ids.last().copied() else { return Err(Fault::expected("prompt", "at least one token", "none")) };
@@ -131,13 +138,29 @@ fn stops(fields: &mut Fields) -> Result<Vec<String>, Fault> {
 ///
 /// # Errors
 /// There is no such model.
-pub fn model(app: &App, model: &str) -> Result<(Arc<dyn Generate>, Option<String>), Fault> {
+pub fn model(app: &App, model: &str) -> Result<(Arc<dyn Generate>, Option<Lease<String>>), Fault> {
     let Some(generator) = &app.generator else { return Err(Fault::no_model("model", model, &NotThere { names: Vec::new(), more: 0 })) };
-    match named(generator.as_ref(), model) {
+    let found = generator.keeper().names().lease(model);
+    match found {
         Ok(Model::Base) => Ok((Arc::clone(generator), None)),
-        Ok(Model::Adapter(lease)) => Ok((Arc::clone(generator), Some(lease.alias.clone()))),
+        Ok(Model::Adapter(lease)) => Ok((Arc::clone(generator), Some(lease))),
         Err(there) => Err(Fault::no_model("model", model, &there)),
     }
+}
+
+/// Asks the engine for one token, as a request would.
+///
+/// # Errors
+/// The engine does not answer.
+pub async fn one_token(app: &App, generator: &Arc<dyn Generate>) -> Result<(), Fault> {
+    let (accept, pending) = answer(&app.shared.ledger);
+    let params = SamplingParams::greedy();
+    let timeout = Some(Duration::from_secs(10));
+    generator.submit(Prompt { ids: vec![0], max_tokens: Some(1), params, adapter: None, tenant: Default::default(), timeout }, accept)?;
+    let mut coming = pending.begin().await?;
+    while coming.token().await.is_some() {}
+    coming.end().await?;
+    Ok(())
 }
 
 /// The tokens used.

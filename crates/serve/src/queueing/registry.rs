@@ -3,8 +3,17 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// What is known of an adapter besides its content.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct About {
+    /// Bytes of its own codes and factors.
+    pub bytes: u64,
+    /// The least cosine of what it was trained to be and what is served, over its projections.
+    pub cosine: f64,
+}
+
 /// One content of an adapter, under an alias.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 pub struct Generation<A> {
     /// The adapter's name.
     pub alias: String,
@@ -12,13 +21,15 @@ pub struct Generation<A> {
     pub content: String,
     /// What the device knows the adapter by.
     pub adapter: A,
+    /// What else is known of it.
+    pub about: Option<About>,
 }
 
 /// A generation that stays as long as somebody holds this.
 pub type Lease<A> = Arc<Generation<A>>;
 
 /// What a name leads to.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 pub enum Model<A> {
     /// The model itself.
     Base,
@@ -85,23 +96,35 @@ impl<A> Registry<A> {
         found.map(|lease| Model::Adapter(Arc::clone(lease))).ok_or_else(|| self.not_there())
     }
 
-    fn not_there(&self) -> NotThere {
+    /// The names that are there, for who asked for another.
+    pub fn not_there(&self) -> NotThere {
         let names = || std::iter::once(&self.base).chain(self.aliases.keys());
         NotThere { names: names().take(TOLD).cloned().collect(), more: names().count().saturating_sub(TOLD) }
+    }
+
+    /// The content that an adapter's name leads to.
+    pub fn content(&self, alias: &str) -> Option<&str> {
+        self.aliases.get(alias).map(|generation| generation.content.as_str())
+    }
+
+    /// Whether [`load`](Self::load) would let `alias` lead to another generation.
+    ///
+    /// # Errors
+    /// It would not, and why.
+    pub fn may_load(&self, alias: &str, replace: bool, expected: Option<&str>) -> Result<(), Conflict> {
+        self.must_lead_to(alias, expected)?;
+        if alias == self.base || (self.aliases.contains_key(alias) && !replace) { Err(Conflict::Taken) } else { Ok(()) }
     }
 
     /// Lets `alias` lead to a generation. With `replace` it may lead to another before; with `expected` it must lead to that one.
     ///
     /// # Errors
-    /// The name is taken, or does not lead to what was expected. Nothing changes then.
+    /// The name is taken, or does not lead to what was expected. No name changes then, and the generation is unused.
     pub fn load(&mut self, generation: Generation<A>, replace: bool, expected: Option<&str>) -> Result<(), Conflict> {
-        let alias = &generation.alias;
-        self.must_lead_to(alias, expected)?;
-        if *alias == self.base || (self.aliases.contains_key(alias) && !replace) {
-            return Err(Conflict::Taken);
-        }
-        self.retired.extend(self.aliases.insert(alias.clone(), Arc::new(generation)));
-        Ok(())
+        let (alias, may) = (generation.alias.clone(), self.may_load(&generation.alias, replace, expected));
+        let gone = if may.is_ok() { self.aliases.insert(alias, Arc::new(generation)) } else { Some(Arc::new(generation)) };
+        self.retired.extend(gone);
+        may
     }
 
     /// Lets `alias` lead to nothing; whether it led to something. Requests under way keep what they have.
@@ -117,7 +140,7 @@ impl<A> Registry<A> {
     }
 
     fn must_lead_to(&self, alias: &str, expected: Option<&str>) -> Result<(), Conflict> {
-        let content = self.aliases.get(alias).map(|generation| generation.content.as_str());
+        let content = self.content(alias);
         match expected {
             Some(expected) if content != Some(expected) => Err(Conflict::Generation(content.map(str::to_owned))),
             _ => Ok(()),

@@ -1,6 +1,7 @@
 //! A server asked through a real socket. Every vector is compared bit for bit with what the library gives to the sentence alone.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod adapters;
 mod described;
 mod drain;
 mod embeddings;

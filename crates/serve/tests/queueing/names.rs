@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use trifuse_serve::queueing::registry::{Conflict, Generation, Lease, Model, Registry};
 
 fn generation(alias: usize, number: u32) -> Generation<u32> {
-    Generation { alias: format!("a{alias}"), content: number.to_string(), adapter: number }
+    Generation { alias: format!("a{alias}"), content: number.to_string(), adapter: number, about: None }
 }
 
 #[derive(Clone, Debug)]
@@ -36,9 +36,9 @@ proptest! {
                 Deed::Load { alias, replace } => {
                     let done = registry.load(generation(alias, number), replace, None);
                     prop_assert_eq!(done.is_ok(), replace || !model.contains_key(&alias));
+                    loaded += 1;
                     if done.is_ok() {
                         model.insert(alias, number);
-                        loaded += 1;
                     }
                 }
                 Deed::Unload { alias } => prop_assert_eq!(registry.unload(&format!("a{alias}"), None), Ok(model.remove(&alias).is_some())),
@@ -80,7 +80,7 @@ fn a_name_that_is_not_there_leads_nowhere() {
 #[test]
 fn a_name_changes_from_what_was_expected_alone() {
     let mut registry = Registry::new("base");
-    assert_eq!(registry.load(Generation { alias: "base".into(), content: "1".into(), adapter: 1 }, true, None), Err(Conflict::Taken));
+    assert_eq!(registry.load(Generation { alias: "base".into(), content: "1".into(), adapter: 1, about: None }, true, None), Err(Conflict::Taken));
     assert_eq!(registry.load(generation(0, 1), false, Some("0")), Err(Conflict::Generation(None)));
     registry.load(generation(0, 1), false, None).unwrap();
     assert_eq!(registry.load(generation(0, 2), false, None), Err(Conflict::Taken));

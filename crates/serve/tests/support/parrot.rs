@@ -3,22 +3,48 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
+use trifuse::adapters::encoded::EncodedAdapter;
 use trifuse::llm::Message;
 use trifuse::llm::schedule::Finish;
 use trifuse::{Error, Result};
-use trifuse_serve::generate::{Accept, Alias, Generate, Prompt, Sent, Token};
+use trifuse_serve::generate::{Accept, Generate, Prompt, Sent, Token};
+use trifuse_serve::keeper::{Holder, Keeper, Names};
 use trifuse_serve::line::Closed;
+use trifuse_serve::queueing::registry::{Generation, Lease, Registry};
 use trifuse_serve::queueing::ticket::Failure;
 
 /// Ids are bytes; it says the prompt again, turned round, and in capitals with an adapter. A prompt with `!` fails at the end, and one with `?` never ends.
-#[derive(Default)]
 pub struct Parrot {
     pub prompts: Mutex<Vec<Prompt>>,
+    keeper: Keeper<String>,
+}
+
+impl Default for Parrot {
+    fn default() -> Self {
+        let mut registry = Registry::new("parrot");
+        registry.load(Generation { alias: "loud".into(), content: "1".into(), adapter: "loud".into(), about: None }, false, None).unwrap();
+        Self { prompts: Mutex::default(), keeper: Keeper::new(Names::new(registry), Box::new(Anything)) }
+    }
+}
+
+/// A device that takes any adapter.
+struct Anything;
+
+impl Holder<String> for Anything {
+    fn add(&self, name: &str, _: EncodedAdapter) -> Result<String> {
+        Ok(name.into())
+    }
+
+    fn sweep(&self) {}
+
+    fn are_resident(&self, _: &[Lease<String>]) -> Option<Vec<bool>> {
+        None
+    }
 }
 
 impl Generate for Parrot {
-    fn name(&self) -> &str {
-        "parrot"
+    fn keeper(&self) -> &Keeper<String> {
+        &self.keeper
     }
 
     fn max_tokens(&self) -> usize {
@@ -27,10 +53,6 @@ impl Generate for Parrot {
 
     fn vocabulary(&self) -> usize {
         256
-    }
-
-    fn adapters(&self) -> Vec<Alias> {
-        vec![Alias { name: "loud".into(), content: "1".into() }]
     }
 
     fn encode(&self, text: &str, marks: bool) -> Result<Vec<u32>> {

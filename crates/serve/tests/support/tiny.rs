@@ -9,7 +9,8 @@ use tempfile::TempDir;
 use trifuse::DType;
 use trifuse::adapters::encode::{EncodeOptions, Source, encode};
 use trifuse::adapters::encoded::{Matrix, Population, Rung};
-use trifuse::adapters::peft::Lora;
+use trifuse::adapters::engine::ForModel;
+use trifuse::adapters::peft::{Lora, LoraAdapter};
 use trifuse::backends::cpu::Cpu;
 use trifuse::device::Open;
 use trifuse::model::{Encoder, EncoderOptions, Row, Text};
@@ -115,8 +116,27 @@ fn population() -> Population {
 pub fn encoder(folder: &Path) -> Encoder<Cpu> {
     let device = Arc::new(Cpu::open(0).unwrap());
     let mut encoder = Encoder::open(device, folder, EncoderOptions::default()).unwrap();
-    encoder.attach(Box::new(population())).unwrap();
+    let config = encoder.config();
+    let source = ForModel::new(Some(Box::new(population())), (0..config.layers).flat_map(|layer| config.projections(layer)));
+    encoder.attach(Box::new(source)).unwrap();
     encoder
+}
+
+/// Writes a PEFT folder of an adapter of the queries and keys of a model of this width.
+pub fn peft(folder: &Path, seed: u64, rank: usize, width: usize) {
+    std::fs::create_dir_all(folder).unwrap();
+    let config = json!({"peft_type": "LORA", "r": rank, "lora_alpha": 2 * rank, "target_modules": ["query", "key"]});
+    std::fs::write(folder.join("adapter_config.json"), config.to_string()).unwrap();
+    let mut tensors: Vec<(String, [usize; 2], Vec<u8>)> = Vec::new();
+    for (at, (layer, name)) in (0..LAYERS).flat_map(|layer| ["query", "key"].map(|name| (layer, name))).enumerate() {
+        for (part, shape) in [("lora_A", [rank, width]), ("lora_B", [width, rank])] {
+            let bytes = bytemuck::cast_slice(&values(seed + tensors.len() as u64 + 7 * at as u64, rank * width, 0.8)).to_vec();
+            tensors.push((format!("base_model.model.encoder.layer.{layer}.attention.self.{name}.{part}.weight"), shape, bytes));
+        }
+    }
+    let views =
+        tensors.iter().map(|(name, shape, bytes)| (name, safetensors::tensor::TensorView::new(safetensors::Dtype::F32, shape.to_vec(), bytes).unwrap()));
+    std::fs::write(folder.join("adapter_model.safetensors"), safetensors::serialize(views, None).unwrap()).unwrap();
 }
 
 /// The model as a server takes it; `change` may put something else in its place.
@@ -124,7 +144,7 @@ pub fn model_with(folder: &Path, change: impl FnOnce(&mut Opened) + Send + 'stat
     let folder = folder.to_path_buf();
     let open = move || {
         let encoder = encoder(&folder);
-        let generation = |name: &&str| Generation { alias: (*name).into(), content: format!("{name}-1"), adapter: encoder.adapter(name).unwrap() };
+        let generation = |name: &&str| Generation { alias: (*name).into(), content: format!("{name}-1"), adapter: encoder.adapter(name).unwrap(), about: None };
         let adapters = ADAPTERS.iter().map(generation).collect();
         let text = Text::open(&folder, encoder.config())?;
         let mut opened = Opened { text, adapters, width: WIDTH, vocabulary: WORDS as u32, batch_tokens: 1024, warm: false, embedder: Box::new(encoder) };
@@ -145,6 +165,13 @@ impl Reference {
         let encoder = encoder(folder);
         let text = Text::open(folder, encoder.config()).unwrap();
         Self { encoder, text }
+    }
+
+    /// Adds an adapter as it is.
+    pub fn add(&mut self, name: &str, adapter: &LoraAdapter) {
+        let source = [Source { name, config: &adapter.config, modules: &adapter.modules }];
+        let mut population = encode(&source, &EncodeOptions { rungs: Some(vec![Rung::Plain]), ..EncodeOptions::default() }, &|_, _| {}).unwrap();
+        self.encoder.add_adapter(name, population.remove(name).unwrap()).unwrap();
     }
 
     pub fn ids(&self, text: &str) -> Vec<i32> {

@@ -156,7 +156,7 @@ impl Visit for Job<'_> {
         let folder = find(&args.model)?;
         let mut encoder = Encoder::open(Arc::new(backend), &folder, EncoderOptions { dtype, ..EncoderOptions::default() })?;
         let text = Text::open(&folder, encoder.config())?;
-        let adapters = Adapters::attach(&mut encoder, &args.model, &args.adapters)?;
+        let adapters = Adapters::attach(&mut encoder, &args.model, &args.adapters, false)?;
         adapters.notes().iter().for_each(|note| output.note(note));
         for (name, reason) in adapters.refused() {
             output.note(format_args!("adapter {name} is left out: {reason}"));

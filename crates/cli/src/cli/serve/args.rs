@@ -16,6 +16,12 @@ pub struct Args {
     /// A bundle of adapters; or adapter folders, as `compress` takes them: [NAME=]DIR (may be given again)
     #[arg(long, value_name = "PATH")]
     pub adapters: Vec<PathBuf>,
+    /// A folder whose adapters may be loaded and unloaded over HTTP while the server runs, by a key with :admin where there are keys
+    #[arg(long, value_name = "DIR")]
+    pub adapter_root: Option<PathBuf>,
+    /// Adapters that device memory is kept free for with --adapter-root; for more it grows, while requests wait
+    #[arg(long, default_value_t = 8, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=65536))]
+    pub adapter_room: u32,
     /// The model's name in requests; by default the last part of --model
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,

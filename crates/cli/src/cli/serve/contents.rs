@@ -1,13 +1,15 @@
-//! What tells the contents of adapters apart.
+//! What tells the contents of adapters apart, and what a server tells of them.
 
 use std::path::PathBuf;
 
+use trifuse::adapters::encoded::EncodedAdapter;
 use trifuse::adapters::peft::{CONFIG_FILE, TENSOR_FILE, adapter_folders};
 use trifuse::{Error, Result};
 use trifuse_serve::content;
+use trifuse_serve::queueing::registry::{About, Generation};
 
 /// What tells the contents of adapters with these names apart, whose files lie at `paths`.
-pub fn contents(names: &[&str], paths: &[PathBuf]) -> Result<Vec<String>> {
+fn contents(names: &[&str], paths: &[PathBuf]) -> Result<Vec<String>> {
     let bundle = if let [path] = paths { Some(path).filter(|path| path.is_file()) } else { None };
     let mut folders = Vec::new();
     for path in paths.iter().filter(|_| bundle.is_none()) {
@@ -22,4 +24,20 @@ pub fn contents(names: &[&str], paths: &[PathBuf]) -> Result<Vec<String>> {
         (None, None) => Err(Error::invalid("adapter", "its folder, as it was there before", format!("{name:?} gone"))),
     };
     names.iter().map(one).collect()
+}
+
+/// The adapters with what tells their contents apart, and what else is known of them; their files lie at `paths`.
+///
+/// # Errors
+/// Files that cannot be read.
+pub fn generations<'a, A>(attached: impl Iterator<Item = (&'a str, A)>, about: &dyn Fn(&A) -> Option<About>, paths: &[PathBuf]) -> Result<Vec<Generation<A>>> {
+    let (names, ids): (Vec<&str>, Vec<A>) = attached.unzip();
+    let contents = contents(&names, paths)?;
+    let one = |((name, adapter), content): ((&str, A), String)| Generation { alias: name.into(), content, about: about(&adapter), adapter };
+    Ok(names.into_iter().zip(ids).zip(contents).map(one).collect())
+}
+
+/// What is told of an adapter.
+pub fn about(adapter: &EncodedAdapter) -> Option<About> {
+    Some(About { bytes: adapter.bytes(), cosine: adapter.least_cosine() })
 }

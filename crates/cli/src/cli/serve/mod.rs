@@ -17,15 +17,14 @@ use trifuse::device::Kind;
 use trifuse::model::{Encoder, EncoderOptions, Text, find};
 use trifuse::{DType, Error, Result};
 use trifuse_serve::queueing::ledger::Outcome as End;
-use trifuse_serve::queueing::registry::Generation;
-use trifuse_serve::{Config, EmbeddingModel, Keys, Opened, Server};
+use trifuse_serve::{AdapterRoot, Config, EmbeddingModel, Keys, Opened, Server};
 
 use super::Outcome;
 use super::adapters::Adapters;
 use super::interrupt::Interrupt;
 use super::output::{Output, Page, Report};
 pub use args::Args;
-use contents::contents;
+use contents::{about, generations};
 
 /// How often a signal is looked for.
 const STEP: Duration = Duration::from_millis(50);
@@ -50,6 +49,7 @@ pub fn run(args: &Args, backend: &Choice, output: &Output) -> Result<Outcome> {
     let name = args.name.clone().map_or_else(|| name_of(&args.model), Ok)?;
     let mut config = Config::new(args.listen);
     config.keys = args.api_key_file.as_deref().map(Keys::open).transpose()?.unwrap_or_default();
+    config.adapter_root = args.adapter_root.as_deref().map(AdapterRoot::open).transpose()?;
     config.threads = args.threads.map_or(config.threads, usize::from);
     config.queue.max_wait = Duration::from_secs_f64(args.max_wait);
     config.limits.drain_delay = Duration::from_secs_f64(args.drain_delay);
@@ -59,7 +59,8 @@ pub fn run(args: &Args, backend: &Choice, output: &Output) -> Result<Outcome> {
         let speaker = backend.open(speech::Open { args, name: &name, notes: &notes })?;
         Server::start(config, None, Some(Arc::new(speaker)))?
     } else {
-        let job = Open { model: args.model.clone(), adapters: args.adapters.clone(), dtype: args.dtype, batch_tokens: args.batch_tokens, notes };
+        let room = args.adapter_root.as_ref().map(|_| args.adapter_room);
+        let job = Open { model: args.model.clone(), adapters: args.adapters.clone(), room, dtype: args.dtype, batch_tokens: args.batch_tokens, notes };
         let backend = backend.clone();
         let model = EmbeddingModel { name: name.clone(), open: Box::new(move || backend.open(job)) };
         Server::start(config, Some(model), None)?
@@ -98,6 +99,8 @@ fn name_of(model: &Path) -> Result<String> {
 struct Open {
     model: PathBuf,
     adapters: Vec<PathBuf>,
+    /// Adapters that may come while it runs and need no growth, where any may come.
+    room: Option<u32>,
     dtype: Option<DType>,
     batch_tokens: Option<u32>,
     /// What is to be told of it.
@@ -113,24 +116,19 @@ impl Visit for Open {
         let dtype = self.dtype.or(hints.dtype).unwrap_or(DType::F32);
         let warm = backend.caps().kind != Kind::Cpu;
         let folder = find(&self.model)?;
-        let mut encoder = Encoder::open(Arc::new(backend), &folder, EncoderOptions { dtype, ..EncoderOptions::default() })?;
+        let reserve = self.room.unwrap_or(0);
+        let mut encoder = Encoder::open(Arc::new(backend), &folder, EncoderOptions { dtype, reserve, ..EncoderOptions::default() })?;
         let text = Text::open(&folder, encoder.config())?;
-        let attached = Adapters::attach(&mut encoder, &self.model, &self.adapters)?;
+        let attached = Adapters::attach(&mut encoder, &self.model, &self.adapters, self.room.is_some())?;
         attached.notes().iter().for_each(|text| note(text.clone()));
         attached.refused().for_each(|(name, reason)| note(format!("adapter {name} is left out: {reason}")));
-        let adapters = generations(attached.attached(), &self.adapters)?;
+        let about = |id: &AdapterId| encoder.engine().and_then(|engine| about(&*engine.encoded(*id).ok()?));
+        let adapters = generations(attached.attached(), &about, &self.adapters)?;
         note(format!("{dtype} on {}, {} adapters", B::NAME, adapters.len()));
         let (width, vocabulary) = (encoder.config().hidden as usize, encoder.config().vocabulary);
         let batch_tokens = self.batch_tokens.or(hints.batch_tokens).unwrap_or(BATCH_TOKENS) as usize;
         Ok(Opened { embedder: Box::new(encoder), text, adapters, width, vocabulary, batch_tokens, warm })
     }
-}
-
-/// The adapters with what tells their contents apart.
-fn generations<'a>(attached: impl Iterator<Item = (&'a str, AdapterId)>, paths: &[PathBuf]) -> Result<Vec<Generation<AdapterId>>> {
-    let (names, ids): (Vec<&str>, Vec<AdapterId>) = attached.unzip();
-    let contents = contents(&names, paths)?;
-    Ok(names.into_iter().zip(ids).zip(contents).map(|((name, adapter), content)| Generation { alias: name.into(), content, adapter }).collect())
 }
 
 impl Report for Served {

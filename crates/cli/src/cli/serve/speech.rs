@@ -4,17 +4,17 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
+use trifuse::adapters::engine::ForModel;
 use trifuse::backend::Backend;
 use trifuse::backends::Visit;
 use trifuse::llm::engine::{Engine, EngineOptions};
 use trifuse::llm::{Files, Model};
 use trifuse::model::find;
 use trifuse::{DType, Error, Result};
-use trifuse_serve::generate::Alias;
 use trifuse_serve::{LanguageModel, Speech};
 
 use super::args::Args;
-use super::contents::contents;
+use super::contents::{about, generations};
 use crate::cli::adapters::Found;
 
 /// Tokens of a prompt and its answer together, where nobody says how many: more take memory that few requests use.
@@ -62,11 +62,15 @@ impl Visit for Open<'_> {
         let most = files.config.context;
         let context = args.context.map_or(most.min(CONTEXT), |context| context as usize);
         let budget = args.batch_tokens.map_or(EngineOptions::default().budget, |tokens| tokens as usize).max(args.seats as usize);
-        let options = EngineOptions::default().with_seats(args.seats).with_budget(budget).with_context(Some(context)).with_invariant(args.invariant);
-        let engine = Engine::new(Model::open(Arc::new(backend), &files, dtype)?, options, found.source)?;
-        let names: Vec<&str> = engine.adapters().collect();
-        let contents = contents(&names, &args.adapters)?;
-        let adapters: Vec<Alias> = names.iter().zip(contents).map(|(name, content)| Alias { name: (*name).to_owned(), content }).collect();
+        let mut options = EngineOptions::default().with_seats(args.seats).with_budget(budget).with_context(Some(context)).with_invariant(args.invariant);
+        let mut source = found.source;
+        if args.adapter_root.is_some() {
+            options = options.with_reserve(args.adapter_room);
+            source = Some(Box::new(ForModel::new(source, (0..files.config.layers).flat_map(|layer| files.config.projections(layer)))));
+        }
+        let engine = Engine::new(Model::open(Arc::new(backend), &files, dtype)?, options, source)?;
+        let known = |name: &String| about(&*engine.encoded_adapter(name).ok()?);
+        let adapters = generations(engine.adapters().map(|name| (name, name.to_owned())), &known, &args.adapters)?;
         note(format!("{dtype} on {}, {} adapters, {} requests of {context} tokens at once", B::NAME, adapters.len(), args.seats));
         let Files { tokenizer, template, ends, .. } = files;
         LanguageModel::start(engine, Speech { name: name.to_owned(), tokenizer, template, ends, adapters })

@@ -1,0 +1,95 @@
+//! The folder under which adapters lie that may be loaded while a server runs.
+
+use std::path::{Component, Path, PathBuf};
+
+use half::f16;
+use serde_json::Value;
+use trifuse::adapters::bundle::Bundle;
+use trifuse::adapters::encode::{EncodeOptions, Source, encode};
+use trifuse::adapters::encoded::{EncodedAdapter, EncodedFactor, EncodedProjection, Matrix, Rung};
+use trifuse::adapters::peft::{CONFIG_FILE, LoraAdapter, TENSOR_FILE};
+use trifuse::{Error, Result};
+
+use crate::content::content;
+use crate::keeper::Found;
+
+/// A folder. Nothing outside it is read, whatever links lie in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdapterRoot(PathBuf);
+
+impl AdapterRoot {
+    /// The folder at `path`.
+    ///
+    /// # Errors
+    /// A folder that is not there.
+    pub fn open(path: &Path) -> Result<Self> {
+        let folder = path.canonicalize().map_err(Error::io(path, "open"))?;
+        if folder.is_dir() { Ok(Self(folder)) } else { Err(Error::invalid(path.display().to_string(), "a folder", "something else")) }
+    }
+
+    /// Reads the adapter at `path` below the folder: a PEFT folder as it is, or the adapter `entry` of a bundle, unpacked to two plain factors.
+    ///
+    /// # Errors
+    /// A path that leads outside; what is no adapter, or cannot be read.
+    pub fn read(&self, path: &str, entry: &str) -> Result<Found> {
+        let place = self.place(path)?;
+        let (content, adapter) = if place.is_file() { bundled(&place, entry)? } else { folder(&place)? };
+        Ok(Found { content, adapter })
+    }
+
+    /// The place of a path below the folder. What lies outside is refused in the same words whether it is there or not.
+    fn place(&self, path: &str) -> Result<PathBuf> {
+        let refused = || Error::invalid("lora_path", "an adapter's folder or a bundle below the server's adapter root", format!("{path:?}"));
+        let inner = Path::new(path).strip_prefix(&self.0).unwrap_or(Path::new(path));
+        let plain = inner.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+        let place = if plain { self.0.join(inner).canonicalize().ok() } else { None };
+        place.filter(|place| place.starts_with(&self.0)).ok_or_else(refused)
+    }
+}
+
+fn folder(place: &Path) -> Result<(String, EncodedAdapter)> {
+    let LoraAdapter { name, config, modules, .. } = LoraAdapter::open(place)?;
+    let files = [CONFIG_FILE, TENSOR_FILE].map(|file| place.join(file));
+    let content = content(files.iter().map(PathBuf::as_path), "")?;
+    let plain = EncodeOptions { rungs: Some(vec![Rung::Plain]), ..EncodeOptions::default() };
+    let mut population = encode(&[Source { name: &name, config: &config, modules: &modules }], &plain, &|_, _| {})?;
+    Ok((content, population.remove(&name)?))
+}
+
+fn bundled(place: &Path, entry: &str) -> Result<(String, EncodedAdapter)> {
+    let bundle = Bundle::open(place)?;
+    let EncodedAdapter { config, projections } = bundle.adapter(entry)?;
+    let content = content([place], entry)?;
+    let mut unpacked = EncodedAdapter { config: Value::clone(&config), projections: Default::default() };
+    for (path, projection) in projections {
+        let (a, b) = projection.factors(&bundle.shared(&path)?)?;
+        let narrow = |factor: Matrix<f64>| EncodedFactor::Plain(factor.map(f16::from_f64));
+        let EncodedProjection { scaling, certificate, .. } = projection;
+        unpacked.projections.insert(path, EncodedProjection { input: narrow(a.transposed()), core: None, output: narrow(b), scaling, certificate });
+    }
+    Ok((content, unpacked))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_outside_the_folder_is_reached() {
+        let outer = tempfile::tempdir().unwrap();
+        let inner = outer.path().join("root");
+        std::fs::create_dir_all(inner.join("one")).unwrap();
+        std::fs::create_dir_all(outer.path().join("secret")).unwrap();
+        #[cfg(unix)]
+        std::os::unix::fs::symlink(outer.path().join("secret"), inner.join("link")).unwrap();
+        let root = AdapterRoot::open(&inner).unwrap();
+        assert!(root.place("one").is_ok() && root.place("./one").is_ok());
+        let whole = inner.canonicalize().unwrap().join("one");
+        assert!(root.place(whole.to_str().unwrap()).is_ok());
+        let told = |path: &str| root.place(path).unwrap_err().to_string().replace(&format!("{path:?}"), "");
+        let outside = ["../secret", "link", "/etc", "../nothing", "one/../../secret", "nothing"].map(told);
+        assert!(outside.iter().all(|text| *text == outside[0]), "{outside:?}");
+        assert!(AdapterRoot::open(&outer.path().join("nothing")).is_err());
+    }
+}

@@ -1,0 +1,166 @@
+//! `POST /v1/load_lora_adapter`, `POST /v1/unload_lora_adapter` and `GET /v1/lora_adapters`: adapters that come and go while the server runs.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::header::ACCEPT;
+use axum::http::{HeaderMap, Request};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+use trifuse::Error;
+
+use super::app::App;
+use super::caller::Caller;
+use super::embeddings::json as answer;
+use super::fault::Fault;
+use super::fields::Fields;
+use crate::keeper::{Adapters, Held, Loaded, Refused, Wish};
+use crate::queueing::registry::Conflict;
+
+/// The longest name of an adapter, in bytes.
+const MAX_NAME: usize = 200;
+
+/// The models that have adapters.
+fn models(app: &App) -> Vec<&dyn Adapters> {
+    let embeddings = app.embeddings.as_ref().map(|embeddings| embeddings.adapters());
+    let generator = app.generator.as_ref().map(|generator| generator.keeper() as &dyn Adapters);
+    embeddings.into_iter().chain(generator).collect()
+}
+
+/// The model that a request is about: the one that it names, or the only one.
+fn model<'a>(app: &'a App, base: Option<&str>) -> Result<&'a dyn Adapters, Fault> {
+    let models = models(app);
+    let names = || models.iter().map(|model| model.base()).collect::<Vec<_>>().join(" or ");
+    match (base, models.as_slice()) {
+        (None, [only]) => Ok(*only),
+        (None, _) => Err(Fault::expected("base_model", &names(), "nothing")),
+        (Some(base), _) => {
+            models.iter().find(|model| model.base() == base).copied().ok_or_else(|| Fault::expected("base_model", &names(), format!("{base:?}")))
+        }
+    }
+}
+
+/// Whether a caller may change what is served, and the server lets anybody.
+fn may(app: &App, caller: &Caller, path: &str) -> Result<(), Fault> {
+    match (&app.config.adapter_root, caller.admin) {
+        (None, _) => Err(Fault::no_route(path)),
+        (Some(_), false) => Err(Fault::no_right()),
+        (Some(_), true) => Ok(()),
+    }
+}
+
+fn name(fields: &mut Fields) -> Result<String, Fault> {
+    let expected = format!("a name of 1 to {MAX_NAME} bytes without control characters");
+    let name = fields.string("lora_name")?.ok_or_else(|| Fault::expected("lora_name", &expected, "nothing"))?;
+    let sound = (1..=MAX_NAME).contains(&name.len()) && !name.chars().any(char::is_control);
+    if sound { Ok(name) } else { Err(Fault::expected("lora_name", &expected, "another")) }
+}
+
+/// Text, as clients of the route in other servers expect, or JSON where that is asked for.
+fn told(headers: &HeaderMap, text: String, value: &Value) -> Result<Response, Fault> {
+    let json = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).is_some_and(|accept| accept.contains("application/json"));
+    if json { answer(value) } else { Ok(text.into_response()) }
+}
+
+impl From<Refused> for Fault {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Conflict(Conflict::Taken) => {
+                Self::expected("lora_name", "a name that is not taken, or \"load_inplace\": true for another content of an adapter", "one that is taken")
+            }
+            Refused::Conflict(Conflict::Generation(found)) => {
+                let found = found.map_or_else(|| "no such adapter".to_owned(), |found| format!("generation {found}"));
+                Self::conflict("expected_generation", "generation_mismatch", format!("expected_generation: expected what the name leads to, {found}"))
+            }
+            Refused::NotThere(there) => Self::no_model("lora_name", "that adapter", &there),
+            Refused::Failed(Error::OutOfMemory { .. }) => Self::no_memory("the device has no memory for one more adapter; unload another"),
+            Refused::Failed(Error::Device { .. }) => crate::queueing::ticket::Failure::DeviceLost.into(),
+            Refused::Failed(error) => Self::param("lora_path", "invalid_value", error.to_string()),
+        }
+    }
+}
+
+/// Loads an adapter, or another content of one.
+///
+/// # Errors
+/// Loading is off; a key without the right; a request that is not sound; a name that is taken; what is no adapter of the model.
+pub async fn load(State(app): State<Arc<App>>, caller: Caller, request: Request<Body>) -> Result<Response, Fault> {
+    let (parts, body) = request.into_parts();
+    may(&app, &caller, parts.uri.path())?;
+    let body = super::body::read(&app, &parts.headers, body, app.config.limits.body_bytes).await?;
+    let mut fields = Fields::read(&body.bytes)?;
+    let alias = name(&mut fields)?;
+    let path = fields.string("lora_path")?.ok_or_else(|| Fault::expected("lora_path", "a path below the server's adapter root", "nothing"))?;
+    let entry = fields.string("entry")?.unwrap_or_else(|| alias.clone());
+    let wish = Wish { alias, replace: fields.flag("load_inplace")?, expected: fields.string("expected_generation")? };
+    let base = fields.string("base_model")?.or(fields.string("base_model_name")?);
+    fields.end()?;
+    // Names are those of one server, whichever model they lead to.
+    let own = model(&app, base.as_deref())?.base().to_owned();
+    let elsewhere = models(&app).into_iter().filter(|model| model.base() != own).any(|model| model.has(&wish.alias));
+    if elsewhere {
+        return Err(Refused::Conflict(Conflict::Taken).into());
+    }
+    let _turn = app.changes.lock().await;
+    let held = Arc::clone(&app);
+    let work = move || {
+        let model = model(&held, Some(&own))?;
+        model.check(&wish)?;
+        let root = held.config.adapter_root.as_ref().ok_or_else(Fault::internal)?;
+        let found = root.read(&path, &entry).map_err(Refused::Failed)?;
+        let alias = wish.alias.clone();
+        Ok::<_, Fault>((model.load(wish, found)?, alias))
+    };
+    let (Loaded { content, changed }, alias) = tokio::task::spawn_blocking(work).await.map_err(|_| Fault::internal())??;
+    let value = json!({"lora_name": alias, "adapter_generation": content, "changed": changed});
+    told(&parts.headers, format!("Success: LoRA adapter '{alias}' added successfully."), &value)
+}
+
+/// Unloads an adapter. Requests that have it keep it to their end.
+///
+/// # Errors
+/// Loading is off; a key without the right; a request that is not sound; no such adapter.
+pub async fn unload(State(app): State<Arc<App>>, caller: Caller, request: Request<Body>) -> Result<Response, Fault> {
+    let (parts, body) = request.into_parts();
+    may(&app, &caller, parts.uri.path())?;
+    let body = super::body::read(&app, &parts.headers, body, app.config.limits.body_bytes).await?;
+    let mut fields = Fields::read(&body.bytes)?;
+    let (alias, expected) = (name(&mut fields)?, fields.string("expected_generation")?);
+    // Other servers tell the adapter's number here; names are enough.
+    fields.ignore("lora_int_id");
+    fields.end()?;
+    let _turn = app.changes.lock().await;
+    let models = models(&app);
+    let model = models.iter().find(|model| model.has(&alias)).or(models.first()).ok_or_else(Fault::internal)?;
+    match model.unload(&alias, expected.as_deref()) {
+        Ok(()) => told(&parts.headers, format!("Success: LoRA adapter '{alias}' removed successfully."), &json!({"lora_name": alias})),
+        Err(Refused::NotThere(there)) => Err(Fault::no_model("lora_name", &alias, &there)),
+        Err(other) => Err(other.into()),
+    }
+}
+
+/// The adapters, with what is known of each.
+///
+/// # Errors
+/// None in practice.
+pub async fn list(State(app): State<Arc<App>>) -> Result<Response, Fault> {
+    let all = move || {
+        let of = |model: &dyn Adapters| {
+            let parent = model.base().to_owned();
+            model.list().into_iter().map(move |held| card(&parent, held)).collect::<Vec<_>>()
+        };
+        models(&app).into_iter().flat_map(of).collect::<Vec<Value>>()
+    };
+    // The device may be busy.
+    let data = tokio::task::spawn_blocking(all).await.map_err(|_| Fault::internal())?;
+    answer(&json!({"object": "list", "data": data}))
+}
+
+fn card(parent: &str, held: Held) -> Value {
+    let Held { alias, content, about, resident, users } = held;
+    json!({
+        "lora_name": alias, "parent": parent, "adapter_generation": content, "resident": resident, "requests": users,
+        "bytes": about.map(|about| about.bytes), "cosine": about.map(|about| about.cosine),
+    })
+}
