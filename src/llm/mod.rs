@@ -21,6 +21,7 @@ mod deltas;
 pub mod engine;
 mod files;
 mod forward;
+mod grammar;
 mod head;
 mod keys;
 mod layout;
@@ -37,6 +38,8 @@ mod shape;
 mod spelling;
 pub mod step;
 pub mod stops;
+#[cfg(feature = "structured")]
+mod structure;
 mod tokenizer;
 pub mod tokens;
 mod vocabulary;
@@ -46,8 +49,11 @@ pub use chat::{ChatTemplate, Message};
 pub use config::{Config, Family};
 pub use context::Context;
 pub use files::Files;
+pub use grammar::{Grammar, Rule};
 pub use model::Model;
 pub use rope::Scaling;
+#[cfg(feature = "structured")]
+pub use structure::{Structure, Structures};
 pub use tokenizer::{TextStream, Tokenizer};
 #[cfg(feature = "gguf")]
 pub use weights::GgufFile;

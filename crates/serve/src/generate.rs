@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
-use trifuse::Result;
-use trifuse::llm::Message;
 use trifuse::llm::sample::SamplingParams;
 use trifuse::llm::schedule::Finish;
+use trifuse::llm::{Grammar, Message, Structure};
+use trifuse::{Error, Result};
 
 use crate::keeper::Keeper;
 use crate::line::Closed;
@@ -30,6 +30,8 @@ pub struct Prompt {
     pub params: SamplingParams,
     /// The adapter, to be held until the answer has ended; `None` for the base.
     pub adapter: Option<Lease<String>>,
+    /// What the answer is held to; `None` is any text.
+    pub grammar: Option<Arc<dyn Grammar>>,
     /// Who asks.
     pub tenant: Tenant,
     /// The most time until the prompt reaches the device; behind it the engine fails it as [`Failure::Expired`].
@@ -72,6 +74,15 @@ pub trait Generate: Send + Sync {
 
     /// The bytes of some ids that stand side by side. Ids that are no text, as those that end one, have none.
     fn decode(&self, ids: &[u32]) -> Vec<u8>;
+
+    /// The grammar of a structure.
+    ///
+    /// # Errors
+    /// A structure that cannot be followed, or any where the engine holds answers to none.
+    fn grammar(&self, structure: &Structure) -> Result<Arc<dyn Grammar>> {
+        let _ = structure;
+        Err(Error::unsupported("structured answers", "this model's engine has none"))
+    }
 
     /// Takes a prompt, and sends its tokens to `tokens` from another thread.
     ///

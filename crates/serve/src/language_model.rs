@@ -1,16 +1,16 @@
 //! A language model behind the server's routes: an engine on a thread of its own, and one more thread that hands its tokens to callers.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use trifuse::adapters::encoded::EncodedAdapter;
 use trifuse::backend::Backend;
 use trifuse::llm::engine::{Call, Engine, Output, Request, Service};
 use trifuse::llm::schedule::Finish;
-use trifuse::llm::{ChatTemplate, Message, Tokenizer};
+use trifuse::llm::{ChatTemplate, Grammar, Message, Structure, Structures, Tokenizer};
 use trifuse::{Error, Result};
 
 use crate::generate::{Accept, Generate, Prompt, Sent, Token, Tokens};
@@ -45,6 +45,8 @@ pub struct Speech {
 pub struct LanguageModel {
     speech: Speech,
     keeper: Keeper<String>,
+    /// What makes grammars, from the first request on that wants one.
+    structures: OnceLock<Result<Structures, String>>,
     context: usize,
     vocabulary: usize,
     service: Arc<Service>,
@@ -76,7 +78,18 @@ impl LanguageModel {
         let thread = std::thread::Builder::new().name("trifuse speaker".into()).spawn(move || speaker.run());
         thread.map_err(|error| Error::device("the thread that hands out tokens", error))?;
         let keeper = Keeper::new(names, Box::new(holder));
-        Ok(Self { speech, keeper, context, vocabulary, service, heard, next: AtomicU64::new(0), open, closed: AtomicBool::new(false) })
+        Ok(Self {
+            speech,
+            keeper,
+            structures: OnceLock::new(),
+            context,
+            vocabulary,
+            service,
+            heard,
+            next: AtomicU64::new(0),
+            open,
+            closed: AtomicBool::new(false),
+        })
     }
 }
 
@@ -109,6 +122,14 @@ impl Generate for LanguageModel {
         self.speech.tokenizer.bytes(&text)
     }
 
+    fn grammar(&self, structure: &Structure) -> Result<Arc<dyn Grammar>> {
+        let make = || Structures::new(&self.speech.tokenizer, u32::try_from(self.vocabulary).unwrap_or(u32::MAX), &self.speech.ends);
+        match self.structures.get_or_init(|| make().map_err(|error| error.to_string())) {
+            Ok(structures) => structures.grammar(structure),
+            Err(error) => Err(Error::unsupported("structured answers", error.clone())),
+        }
+    }
+
     fn submit(&self, prompt: Prompt, accept: Accept) -> Result<(), Closed> {
         if self.closed.load(Ordering::Relaxed) {
             return Err(Closed::For(Failure::Draining));
@@ -119,10 +140,11 @@ impl Generate for LanguageModel {
             return Err(Closed::Busy(Refused { retry_after: AGAIN }));
         }
         let key = self.next.fetch_add(1, Ordering::Relaxed);
-        let Prompt { ids, max_tokens, params, adapter, tenant: _, timeout } = prompt;
+        let Prompt { ids, max_tokens, params, adapter, grammar, tenant: _, timeout } = prompt;
         let room = self.context.saturating_sub(ids.len()).max(1);
         let own = adapter.as_ref().map(|lease| lease.adapter.clone());
-        let request = Request::new(ids, max_tokens.unwrap_or(room)).with_sampling(params).with_stop(self.speech.ends.clone()).with_adapter(own);
+        let request = Request::new(ids, max_tokens.unwrap_or(room)).with_sampling(params).with_stop(self.speech.ends.clone());
+        let request = request.with_adapter(own).with_grammar(grammar);
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let begun = Heard::Begun { key, tokens: Box::new(accept.accept()), adapter, deadline };
         let mut ear = Ear { key, heard: self.heard.clone() };

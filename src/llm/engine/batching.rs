@@ -16,6 +16,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result, ensure};
 use crate::llm::cache::Digest;
 use crate::llm::files::Files;
+use crate::llm::grammar::Rule;
 use crate::llm::head::Head;
 use crate::llm::model::Model;
 use crate::llm::plans::Arena;
@@ -37,6 +38,8 @@ pub(super) struct Live {
     pub(super) tokens: Vec<u32>,
     pub(super) prompt: usize,
     adapter: Option<AdapterId>,
+    /// Where the answer is held to a grammar, how far it has come.
+    pub(super) rule: Option<Box<dyn Rule>>,
 }
 
 /// A model that answers many requests at once.
@@ -179,7 +182,8 @@ impl<D: Backend> Engine<D> {
     /// An empty prompt, one that fills the context or is larger than all pages; an id that is not in the vocabulary; no tokens to generate; sampling
     /// parameters out of range; a name that no adapter has.
     pub fn submit(&mut self, request: Request) -> Result<RequestId> {
-        let Request { prompt, max_tokens, sampling, stop, adapter, salt, deadline } = request;
+        let Request { prompt, max_tokens, sampling, stop, adapter, salt, grammar, deadline } = request;
+        let rule = grammar.map(|grammar| grammar.begin()).transpose()?;
         let vocabulary = self.model.config.vocabulary;
         sampling.validate(vocabulary as usize)?;
         let strange = prompt.iter().find(|&&id| id >= vocabulary);
@@ -189,7 +193,7 @@ impl<D: Backend> Engine<D> {
             (Some(name), Some(adapted)) => adapted.named(&name).map(|(own, adapter)| (Some(own), Some(adapter)))?,
             (Some(name), None) => return Err(without(name)),
         };
-        let live = Live { sampling, prompt: prompt.len(), tokens: prompt.clone(), adapter: own };
+        let live = Live { sampling, prompt: prompt.len(), tokens: prompt.clone(), adapter: own, rule };
         let asked = schedule::Request { stop, adapter, salt, deadline, ..schedule::Request::new(prompt, max_tokens) };
         let id = self.scheduler.submit(asked)?;
         if let (Some(own), Some(adapted)) = (own, &mut self.adapted) {

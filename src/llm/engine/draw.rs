@@ -21,9 +21,16 @@ fn on_device(sampling: &SamplingParams) -> bool {
     !sampling.has_penalties() && sampling.bias.is_empty() && sampling.top == 0
 }
 
+/// Why no token of a row may be drawn.
+fn nothing(ruled: bool) -> Error {
+    let rule = if ruled { ", and a token that the answer's grammar allows" } else { "" };
+    Error::invalid("logits", format!("a finite number: where a model's values do not fit f16, take bf16 or f32{rule}"), "none")
+}
+
 impl<D: Backend> Engine<D> {
     /// Draws tokens from the arena's logits, of which `rows` rows were computed.
     pub(super) fn draw(&mut self, wants: &[Want], rows: usize) -> Result<Vec<(RequestId, Result<Choice>)>> {
+        let mut masks = self.masks(wants, rows);
         let vocabulary = u64::from(self.model.config.vocabulary);
         let (dtype, session) = (self.model.dtype, &mut self.model.session);
         let row_bytes = vocabulary * dtype.size();
@@ -36,22 +43,28 @@ impl<D: Backend> Engine<D> {
             device = true;
         }
         let op = Sample::new(rows as u64, vocabulary).with_dtype(dtype);
-        let found = if device { self.draws.run(session, op, &logits, &params)? } else { Vec::new() };
+        let found = if device { self.draws.run(session, op, &logits, &params, &masks.bits)? } else { Vec::new() };
         let mut drawn = Vec::with_capacity(wants.len());
         for want in wants {
             let request = want.sample.request;
             // A request that was given up since the plan was made has no parameters any more; its token is dropped.
-            let Some(live) = self.live.get(&request) else { continue };
-            let choice = if on_device(&live.sampling) {
+            let Some(live) = self.live.get_mut(&request) else { continue };
+            let ruled = live.rule.is_some();
+            let choice = if let Some(error) = masks.failed.remove(&request) {
+                Err(error)
+            } else if on_device(&live.sampling) {
                 let (id, log_probability) = found[want.row];
-                u32::try_from(id)
-                    .map(|token| Choice { token, log_probability: log_probability.into(), top: Vec::new() })
-                    .map_err(|_| Error::invalid("logits", "a finite number: where a model's values do not fit f16, take bf16 or f32", "none"))
+                u32::try_from(id).map(|token| Choice { token, log_probability: log_probability.into(), top: Vec::new() }).map_err(|_| nothing(ruled))
             } else {
                 let own = read(session, dtype, &part(&logits, want.row as u64 * row_bytes, row_bytes)?)?;
                 let (prompt, answer) = live.tokens.split_at(live.prompt);
-                sample(&own, &live.sampling, History { prompt, answer }, None)
+                let mask = if ruled { masks.row(want.row) } else { None };
+                sample(&own, &live.sampling, History { prompt, answer }, mask)
             };
+            let choice = choice.and_then(|choice| match &mut live.rule {
+                Some(rule) => rule.push(choice.token).map(|()| choice),
+                None => Ok(choice),
+            });
             if let Ok(choice) = &choice {
                 self.seats[want.sample.seat as usize] = choice.token;
             }

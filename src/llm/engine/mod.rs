@@ -10,6 +10,7 @@ mod buckets;
 mod compute;
 mod draw;
 mod gather;
+mod masks;
 mod options;
 mod output;
 mod sampler;

@@ -1,6 +1,9 @@
 //! How an engine is set up, and what it is asked.
 
+use std::sync::Arc;
+
 use crate::error::{Result, ensure};
+use crate::llm::grammar::Grammar;
 use crate::llm::sample::SamplingParams;
 use crate::ops::setters::setters;
 
@@ -71,6 +74,8 @@ pub struct Request {
     pub adapter: Option<String>,
     /// A salt that keeps the request's prefixes from requests without it: see [`seed`](crate::llm::cache::seed).
     pub salt: Option<Vec<u8>>,
+    /// What the answer is held to; `None` is any text.
+    pub grammar: Option<Arc<dyn Grammar>>,
     /// The time from which on the request has ended, in the unit of the time that [`step`](super::Engine::step) gets.
     pub deadline: Option<u64>,
 }
@@ -79,7 +84,7 @@ impl Request {
     /// A request of the base model that takes the most probable token, always.
     pub fn new(prompt: Vec<u32>, max_tokens: usize) -> Self {
         let sampling = SamplingParams::greedy();
-        Self { prompt, max_tokens, sampling, stop: Vec::new(), adapter: None, salt: None, deadline: None }
+        Self { prompt, max_tokens, sampling, stop: Vec::new(), adapter: None, salt: None, grammar: None, deadline: None }
     }
 
     setters! {
@@ -87,6 +92,7 @@ impl Request {
         with_stop: stop = Vec<u32>;
         with_adapter: adapter <- Option<String>;
         with_salt: salt <- Option<Vec<u8>>;
+        with_grammar: grammar <- Option<Arc<dyn Grammar>>;
         with_deadline: deadline <- Option<u64>;
     }
 }

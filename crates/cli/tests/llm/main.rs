@@ -11,6 +11,7 @@ mod coming;
 mod command;
 mod engine;
 mod golden;
+mod ruled;
 mod serve;
 #[cfg(all(unix, feature = "serve"))]
 #[path = "../served/mod.rs"]
@@ -53,7 +54,7 @@ impl Visit for Collect {
         let device = Arc::new(backend);
         // Never dropped: the last trial's worker could still be at it when the process exits and the driver goes.
         std::mem::forget(device.clone());
-        Ok([golden::trials(&device), tiny::trials(&device), engine::trials(&device), coming::trials(&device)]
+        Ok([golden::trials(&device), tiny::trials(&device), engine::trials(&device), coming::trials(&device), ruled::trials(&device)]
             .into_iter()
             .flatten()
             .map(|trial| trial.with_kind(B::NAME))

@@ -43,7 +43,6 @@ impl Ask {
             None => 0,
         };
         writing.params.top = if logprobs { top.max(1) } else { 0 };
-        fields.only("response_format", &json!({"type": "text"}))?;
         fields.only("tools", &json!([]))?;
         fields.only("modalities", &json!(["text"]))?;
         fields.end()?;
@@ -99,7 +98,7 @@ pub async fn chat(State(app): State<Arc<App>>, caller: Caller, request: Request<
     let limits = &app.config.limits;
     let (parts, body) = request.into_parts();
     let body = super::body::read(&app, &parts.headers, body, limits.body_bytes).await?;
-    let Ask { model: name, messages, logprobs, writing } = Ask::read(&body.bytes)?;
+    let Ask { model: name, messages, logprobs, mut writing } = Ask::read(&body.bytes)?;
     let (generator, adapter) = model(&app, &name)?;
     let own = Arc::clone(&generator);
     let encode = move || {
@@ -110,6 +109,7 @@ pub async fn chat(State(app): State<Arc<App>>, caller: Caller, request: Request<
     let prompt = ids.len();
     let object = if writing.stream { "chat.completion.chunk" } else { "chat.completion" };
     let frame = json!({"id": format!("chatcmpl-{}", app.request_id()), "object": object, "created": app.now(), "model": name});
+    writing.compile(&generator).await?;
     let mut speech = writing.begin(&app, &caller, &generator, adapter, ids).await?;
     if writing.stream {
         let first = json!({"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": null, "finish_reason": null});

@@ -18,4 +18,5 @@ pub mod models;
 pub mod routes;
 pub mod speech;
 pub mod sse;
+pub mod structured;
 pub mod writing;

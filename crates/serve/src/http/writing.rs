@@ -7,8 +7,10 @@ use std::time::Duration;
 use axum::response::Response;
 use serde_json::{Value, json};
 use tokio::time::sleep;
+use trifuse::Error;
 use trifuse::llm::sample::SamplingParams;
 use trifuse::llm::tokens::Detokenizer;
+use trifuse::llm::{Grammar, Structure};
 
 use super::app::App;
 use super::caller::Caller;
@@ -16,6 +18,7 @@ use super::fault::Fault;
 use super::fields::Fields;
 use super::speech::{Part, Speech};
 use super::sse::{Events, Gone};
+use super::structured::structure;
 use crate::generate::{Generate, Prompt, answer};
 use crate::queueing::registry::{Lease, Model, NotThere};
 
@@ -33,6 +36,10 @@ pub struct Writing {
     pub stops: Vec<String>,
     /// The most tokens.
     pub max_tokens: Option<usize>,
+    /// The form that the text is to have.
+    pub structure: Option<Structure>,
+    /// What the text is held to; see [`compile`](Self::compile).
+    grammar: Option<Arc<dyn Grammar>>,
     /// Whether parts are sent as they come.
     pub stream: bool,
     /// Whether a stream tells the tokens used at its end.
@@ -65,6 +72,7 @@ impl Writing {
         params.seed = fields.count("seed", 0)?.unwrap_or_else(|| std::hash::RandomState::new().hash_one(0));
         params.bias = bias(fields)?;
         let stops = stops(fields)?;
+        let structure = structure(fields)?;
         fields.only("n", &json!(1))?;
         fields.ignore("user");
         let stream = fields.flag("stream")?;
@@ -78,7 +86,20 @@ impl Writing {
                 include
             }
         };
-        Ok(Self { params, stops, max_tokens: most.map(|most| usize::try_from(most).unwrap_or(usize::MAX)), stream, include_usage })
+        Ok(Self { params, stops, max_tokens: most.map(|most| usize::try_from(most).unwrap_or(usize::MAX)), structure, grammar: None, stream, include_usage })
+    }
+
+    /// Makes the grammar of the structure, where there is one, on a thread that may take its time.
+    ///
+    /// # Errors
+    /// A structure that cannot be followed.
+    pub async fn compile(&mut self, generator: &Arc<dyn Generate>) -> Result<(), Fault> {
+        let Some(structure) = self.structure.take() else { return Ok(()) };
+        let own = Arc::clone(generator);
+        let made = tokio::task::spawn_blocking(move || own.grammar(&structure)).await.map_err(|_| Fault::internal())?;
+        let code = |error: &Error| if matches!(error, Error::Unsupported { .. }) { "unsupported_parameter" } else { "invalid_value" };
+        self.grammar = Some(made.map_err(|error| Fault::param("response_format", code(&error), error.to_string()))?);
+        Ok(())
     }
 
     /// Hands a prompt to the engine.
@@ -107,7 +128,15 @@ impl Writing {
         self.params.validate(generator.vocabulary()).map_err(|error| Fault::invalid("invalid_value", error.to_string()))?;
         let text = Detokenizer::new(self.stops.clone()).map_err(|error| Fault::expected("stop", "strings that are not empty", error))?.after(last);
         let (accept, pending) = answer(&app.shared.ledger);
-        let prompt = Prompt { ids, max_tokens: self.max_tokens, params: self.params.clone(), adapter, tenant: caller.tenant, timeout: caller.timeout };
+        let prompt = Prompt {
+            ids,
+            max_tokens: self.max_tokens,
+            params: self.params.clone(),
+            adapter,
+            grammar: self.grammar.clone(),
+            tenant: caller.tenant,
+            timeout: caller.timeout,
+        };
         generator.submit(prompt, accept)?;
         Ok(Speech::new(pending.begin().await?, text, Arc::clone(generator)))
     }
@@ -134,11 +163,14 @@ fn stops(fields: &mut Fields) -> Result<Vec<String>, Fault> {
     strings.filter(|strings| strings.len() <= MOST_STOPS).ok_or_else(|| Fault::expected("stop", &expected, "another value"))
 }
 
+/// A generator, and the adapter to go with it.
+type Writer = (Arc<dyn Generate>, Option<Lease<String>>);
+
 /// The generator, and the adapter that `model` names.
 ///
 /// # Errors
 /// There is no such model.
-pub fn model(app: &App, model: &str) -> Result<(Arc<dyn Generate>, Option<Lease<String>>), Fault> {
+pub fn model(app: &App, model: &str) -> Result<Writer, Fault> {
     let Some(generator) = &app.generator else { return Err(Fault::no_model("model", model, &NotThere { names: Vec::new(), more: 0 })) };
     let found = generator.keeper().names().lease(model);
     match found {
@@ -156,7 +188,7 @@ pub async fn one_token(app: &App, generator: &Arc<dyn Generate>) -> Result<(), F
     let (accept, pending) = answer(&app.shared.ledger);
     let params = SamplingParams::greedy();
     let timeout = Some(Duration::from_secs(10));
-    generator.submit(Prompt { ids: vec![0], max_tokens: Some(1), params, adapter: None, tenant: Default::default(), timeout }, accept)?;
+    generator.submit(Prompt { ids: vec![0], max_tokens: Some(1), params, adapter: None, grammar: None, tenant: Default::default(), timeout }, accept)?;
     let mut coming = pending.begin().await?;
     while coming.token().await.is_some() {}
     coming.end().await?;

@@ -28,6 +28,7 @@ fn value(name: &str) -> Value {
         "tools" => json!([]),
         "modalities" => json!(["text"]),
         "response_format" => json!({"type": "text"}),
+        "structured_outputs" => json!({"regex": "a"}),
         _ => json!(false),
     }
 }

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use trifuse::backend::Backend;
 use trifuse::backends::{Choice, Visit};
 use trifuse::llm::sample::SamplingParams;
-use trifuse::llm::{Files, Model};
+use trifuse::llm::{Files, Model, Structure, Structures};
+use trifuse::read::read_file;
 use trifuse::{DType, Error, Result};
 
 use super::Outcome;
@@ -21,6 +22,9 @@ pub use speak::{Answer, Finish, Speaker};
 
 /// The longest prompt, in bytes.
 const MAX_PROMPT_BYTES: u64 = 16 << 20;
+
+/// The longest JSON Schema, in bytes.
+const MAX_SCHEMA_BYTES: u64 = 1 << 20;
 
 /// Options of a model that writes.
 #[derive(Debug, clap::Args)]
@@ -49,6 +53,15 @@ pub struct Writing {
     /// A text that ends an answer, and is not shown (may be given again)
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
+    /// Hold answers to the JSON Schema in this file
+    #[arg(long, value_name = "FILE", group = "form")]
+    schema: Option<PathBuf>,
+    /// Hold answers to a regular expression, which matches the whole of them
+    #[arg(long, value_name = "PATTERN", group = "form")]
+    regex: Option<String>,
+    /// Let an answer be one of these texts alone (may be given again)
+    #[arg(long, value_name = "TEXT", group = "form")]
+    choice: Vec<String>,
 }
 
 fn temperature(text: &str) -> Result<f32, String> {
@@ -73,7 +86,26 @@ impl Writing {
     pub fn speaker<'a, B: Backend>(&'a self, model: Model<B>, files: &'a Files, room: usize) -> Result<Speaker<'a, B>> {
         let Self { temperature, top_k, top_p, seed, .. } = *self;
         let sampling = SamplingParams { temperature, top_k, top_p, seed, ..SamplingParams::default() };
-        Speaker::new(model, files, room, sampling, &self.stop)
+        let grammar = match self.structure()? {
+            Some(structure) => Some(Structures::new(&files.tokenizer, files.config.vocabulary, &files.ends)?.grammar(&structure)?),
+            None => None,
+        };
+        let mut speaker = Speaker::new(model, files, room, sampling, &self.stop)?;
+        speaker.grammar = grammar;
+        Ok(speaker)
+    }
+
+    /// The form that answers are to have.
+    fn structure(&self) -> Result<Option<Structure>> {
+        Ok(match (&self.schema, &self.regex, self.choice.as_slice()) {
+            (Some(path), ..) => {
+                let bytes = read_file(path, MAX_SCHEMA_BYTES)?;
+                Some(Structure::JsonSchema(serde_json::from_slice(&bytes).map_err(|error| Error::input(path, error.to_string()))?))
+            }
+            (None, Some(pattern), _) => Some(Structure::Regex(pattern.clone())),
+            (None, None, []) => None,
+            (None, None, texts) => Some(Structure::Choice(texts.to_vec())),
+        })
     }
 }
 

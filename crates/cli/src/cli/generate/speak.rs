@@ -1,11 +1,12 @@
 //! A model that answers: tokens in, text out as it comes.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use serde::Serialize;
 use trifuse::backend::Backend;
 use trifuse::llm::sample::{History, SamplingParams, choose};
-use trifuse::llm::{Context, Files, Model, TextStream};
+use trifuse::llm::{Context, Files, Grammar, Model, TextStream};
 use trifuse::{DType, Result};
 
 use crate::cli::interrupt::Interrupt;
@@ -61,6 +62,8 @@ pub struct Speaker<'a, D: Backend> {
     ids: Vec<u32>,
     sampling: SamplingParams,
     stops: &'a [String],
+    /// What answers are held to; `None` is any text.
+    pub grammar: Option<Arc<dyn Grammar>>,
 }
 
 impl<'a, D: Backend> Speaker<'a, D> {
@@ -70,7 +73,7 @@ impl<'a, D: Backend> Speaker<'a, D> {
     /// More room than the model was made for; no device memory.
     pub fn new(mut model: Model<D>, files: &'a Files, room: usize, sampling: SamplingParams, stops: &'a [String]) -> Result<Self> {
         let context = model.context(room)?;
-        Ok(Self { model, files, context, ids: Vec::new(), sampling, stops })
+        Ok(Self { model, files, context, ids: Vec::new(), sampling, stops, grammar: None })
     }
 
     /// Goes on from `prompt`, the whole text so far, with up to `most` tokens. What the text has in common with the one before is not
@@ -85,6 +88,8 @@ impl<'a, D: Backend> Speaker<'a, D> {
         let mut logits = self.model.run(&mut self.context, &prompt[common..], 1)?;
         self.ids = prompt.to_vec();
         let mut stream = TextStream::new(self.stops)?;
+        let mut rule = self.grammar.as_ref().map(|grammar| grammar.begin()).transpose()?;
+        let mut mask = vec![0; logits.len().div_ceil(32)];
         let (mut text, mut tokens, mut first) = (String::new(), 0, None);
         let mut tell = |part: String, text: &mut String| {
             text.push_str(&part);
@@ -95,7 +100,18 @@ impl<'a, D: Backend> Speaker<'a, D> {
                 break Finish::Length;
             }
             let (prompt, answer) = self.ids.split_at(prompt.len());
-            let id = choose(&logits, &self.sampling, History { prompt, answer }, None)?;
+            let allowed = match &mut rule {
+                Some(rule) => {
+                    mask.fill(0);
+                    rule.allow(&mut mask)?;
+                    Some(mask.as_slice())
+                }
+                None => None,
+            };
+            let id = choose(&logits, &self.sampling, History { prompt, answer }, allowed)?;
+            if let Some(rule) = &mut rule {
+                rule.push(id)?;
+            }
             first.get_or_insert_with(|| started.elapsed());
             tokens += 1;
             if self.files.ends.contains(&id) {
