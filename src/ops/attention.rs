@@ -215,7 +215,7 @@ impl Attention {
 
     /// How many sequences of [`q_len`](Self::q_len) queries (of one, if that is 0) have room for all queries that may be spare. A backend may take
     /// those for such sequences, which have no keys.
-    pub(crate) fn spare_sequences(&self) -> u64 {
+    pub fn spare_sequences(&self) -> u64 {
         if let Form::RaggedPaged(shape) = self.form { shape.total_q.div_ceil(self.q_len.max(1)) } else { 0 }
     }
 
