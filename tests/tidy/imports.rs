@@ -51,7 +51,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("embeddings", &["error", "adapters", "model", "embedder", "line", "metrics", "queueing", "runner"]),
     ("generate", &["error", "llm", "line", "queueing"]),
     ("language_model", &["error", "backend", "llm", "generate", "line", "queueing"]),
-    ("http", &["error", "adapters", "llm", "model", "config", "embeddings", "generate", "keys", "line", "queueing"]),
+    ("http", &["error", "adapters", "llm", "model", "config", "embeddings", "generate", "keys", "line", "metrics", "queueing"]),
     ("server", &["error", "config", "embedder", "embeddings", "generate", "http", "metrics", "queueing"]),
     // Of the command.
     ("verify", &["error", "dtype", "device", "ops", "backend", "safetensors_file", "session", "oracle", "cases", "tolerance", "conformance", "adapters"]),
