@@ -24,6 +24,7 @@ mod shape;
 mod text;
 mod upload;
 mod weights;
+mod wordpiece;
 
 pub use config::{Config, Pooling};
 pub use forward::{Encoder, EncoderOptions, Prepared};

@@ -53,7 +53,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("embeddings", &["error", "adapters", "model", "embedder", "keeper", "line", "metrics", "queueing", "runner"]),
     ("generate", &["error", "llm", "keeper", "line", "queueing"]),
     ("language_model", &["error", "backend", "adapters", "llm", "generate", "keeper", "line", "queueing"]),
-    ("http", &["error", "adapters", "llm", "model", "config", "embeddings", "generate", "keeper", "keys", "line", "queueing"]),
+    ("http", &["error", "adapters", "llm", "model", "config", "embeddings", "generate", "keeper", "keys", "line", "metrics", "queueing"]),
     ("server", &["error", "config", "embedder", "embeddings", "generate", "http", "metrics", "queueing"]),
     // Of the command.
     ("verify", &["error", "dtype", "device", "ops", "backend", "safetensors_file", "session", "oracle", "cases", "tolerance", "conformance", "adapters"]),

@@ -8,16 +8,21 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
-use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use trifuse::{Error, Result};
 
 use crate::queueing::ledger::{Ledger, Outcome};
 
+mod histogram;
+mod models;
+
+pub use histogram::Histogram;
+use models::Models;
+
 type Labels = Vec<(&'static str, String)>;
 
 /// Bounds of times, in seconds.
-const SECONDS: [f64; 14] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+pub const SECONDS: [f64; 14] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 /// Bounds of the tokens of a batch.
 const TOKENS: [f64; 11] = [64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 65536.0, 131_072.0];
 
@@ -26,12 +31,22 @@ pub struct Metrics {
     registry: Registry,
     answers: Family<Labels, Counter>,
     refusals: Family<Labels, Counter>,
-    took: Histogram,
-    waited: Histogram,
-    computed: Histogram,
+    took: Family<Labels, Histogram, fn() -> Histogram>,
+    /// Requests by the model or adapter that they name.
+    pub models: Models,
+    /// The time that a sentence waits for the device.
+    pub waited: Histogram,
+    /// The time of a batch on the device.
+    pub computed: Histogram,
     batch: Histogram,
-    prompt_tokens: Counter,
-    generated_tokens: Counter,
+    /// The time from a prompt to its first token.
+    pub first_token: Histogram,
+    /// The time between two tokens of an answer.
+    pub next_token: Histogram,
+    /// Tokens of texts and prompts.
+    pub prompt_tokens: Counter,
+    /// Tokens that were generated.
+    pub generated_tokens: Counter,
     /// Connections that are open.
     pub connections: Gauge,
     /// Tokens that wait for the device or run on it.
@@ -64,28 +79,53 @@ impl Metrics {
         let (answers, refusals) = (Family::<Labels, Counter>::default(), Family::<Labels, Counter>::default());
         registry.register("trifuse_http_answers", "Answers by route and status", answers.clone());
         registry.register("trifuse_refusals", "Requests that were not let in, by their error", refusals.clone());
-        let mut histogram = |name: &str, help: &str, bounds: &[f64]| {
-            let histogram = Histogram::new(bounds.iter().copied());
+        let took = Family::<Labels, Histogram, fn() -> Histogram>::new_with_constructor(|| Histogram::new(&SECONDS));
+        registry.register("trifuse_request_seconds", "Time from the header of a request to the start of its answer, by route", took.clone());
+        let models = Models::default();
+        registry.register_collector(Box::new(models.clone()));
+        let mut histogram = |name: &str, help: &str, bounds: &'static [f64]| {
+            let histogram = Histogram::new(bounds);
             registry.register(name, help, histogram.clone());
             histogram
         };
-        let took = histogram("trifuse_request_seconds", "Time from the header of a request to the start of its answer", &SECONDS);
         let waited = histogram("trifuse_queue_seconds", "Time that a sentence waits for the device", &SECONDS);
         let computed = histogram("trifuse_batch_seconds", "Time of a batch on the device", &SECONDS);
         let batch = histogram("trifuse_batch_tokens", "Tokens of a batch, without what fills it up", &TOKENS);
+        let first_token = histogram("trifuse_first_token_seconds", "Time from a prompt to its first token", &SECONDS);
+        let next_token = histogram("trifuse_next_token_seconds", "Time between two tokens of an answer", &SECONDS);
         let (prompt_tokens, generated_tokens) = (Counter::default(), Counter::default());
         registry.register("trifuse_prompt_tokens", "Tokens of texts and prompts", prompt_tokens.clone());
         registry.register("trifuse_generation_tokens", "Tokens that were generated", generated_tokens.clone());
         let (connections, queued_tokens) = (Gauge::default(), Gauge::default());
         registry.register("trifuse_connections", "Open connections", connections.clone());
         registry.register("trifuse_queued_tokens", "Tokens that wait for the device or run on it", queued_tokens.clone());
-        Self { registry, answers, refusals, took, waited, computed, batch, prompt_tokens, generated_tokens, connections, queued_tokens }
+        Self {
+            registry,
+            answers,
+            refusals,
+            took,
+            models,
+            waited,
+            computed,
+            batch,
+            first_token,
+            next_token,
+            prompt_tokens,
+            generated_tokens,
+            connections,
+            queued_tokens,
+        }
     }
 
     /// Counts an answer.
     pub fn answered(&self, route: &'static str, status: u16, took: Duration) {
         self.answers.get_or_create(&vec![("route", route.into()), ("status", status.to_string())]).inc();
-        self.took.observe(took.as_secs_f64());
+        self.took.get_or_create(&vec![("route", route.into())]).observe(took.as_secs_f64());
+    }
+
+    /// The times of a route's answers, where it has given any.
+    pub fn route_seconds(&self, route: &'static str) -> Option<Vec<u64>> {
+        self.took.get(&vec![("route", route.into())]).map(|histogram| histogram.counts())
     }
 
     /// Counts a request that was not let in.

@@ -1,5 +1,6 @@
 //! `POST /v1/embeddings`: OpenAI's route, with an adapter of its own for every input where that is wanted.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -137,6 +138,7 @@ pub async fn embeddings(State(app): State<Arc<App>>, caller: Caller, request: Re
     let sentences = tokens.into_iter().zip(models.iter().cloned()).map(|(ids, adapter)| Sentence { ids, adapter }).collect();
     let (answer, answered) = oneshot::channel();
     let waiter = embeddings.enter(caller.tenant, sentences, deadline, Box::new(move |result| drop(answer.send(result))))?;
+    count_names(&app, embeddings, &models);
     let rows = answered.await.map_err(|_| Fault::internal())??;
     drop(waiter);
     app.shared.metrics.tokens(count, 0);
@@ -148,6 +150,13 @@ pub async fn embeddings(State(app): State<Arc<App>>, caller: Caller, request: Re
     });
     let usage = Usage { prompt_tokens: count, total_tokens: count };
     json(&Answer { object: "list", data: data.collect(), model: &model, usage })
+}
+
+/// Counts a request for each model and adapter that it names.
+fn count_names(app: &App, embeddings: &Embeddings, models: &[Option<Lease<AdapterId>>]) {
+    let registry = embeddings.registry();
+    let names: BTreeSet<&str> = models.iter().map(|lease| lease.as_ref().map_or(registry.base(), |lease| lease.alias.as_str())).collect();
+    names.into_iter().for_each(|name| app.shared.metrics.models.asked(name));
 }
 
 /// The base64 of the vector's little-endian bytes.

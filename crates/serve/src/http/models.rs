@@ -24,7 +24,8 @@ fn card(app: &App, id: &str, parent: Option<&str>, generation: Option<&str>, max
     card
 }
 
-fn cards(app: &App) -> Vec<Value> {
+/// A card for every name: those of the model that embeds come first.
+pub fn cards(app: &App) -> Vec<Value> {
     let mut cards = Vec::new();
     if let Some(embeddings) = &app.embeddings {
         let (registry, most) = (embeddings.registry(), embeddings.text().max_tokens());

@@ -18,25 +18,9 @@ use tower_service::Service;
 use super::app::{App, Phase};
 use super::caller::Caller;
 use super::fault::{Code, Fault};
-use super::{adapters, chat, completions, embeddings, health, models};
+use super::paths::{PAGE, STATUS, route};
+use super::{adapters, chat, completions, embeddings, health, models, page, status};
 
-/// Paths of routes, as metrics name them; one that ends in `/` stands for all below it.
-pub const ROUTES: [&str; 12] = [
-    "/health",
-    "/metrics",
-    "/openapi.json",
-    "/v1/chat/completions",
-    "/v1/completions",
-    "/v1/embeddings",
-    "/v1/load_lora_adapter",
-    "/v1/lora_adapters",
-    "/v1/models",
-    "/v1/models/",
-    "/v1/unload_lora_adapter",
-    "/version",
-];
-/// The name in metrics of what is no route.
-const OTHER: &str = "other";
 /// The header of a request's id.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The longest id of a request that is taken over.
@@ -45,6 +29,8 @@ const MAX_ID: usize = 128;
 /// The router of a server.
 pub fn router(app: Arc<App>) -> Router {
     Router::new()
+        .route(PAGE, get(page::page))
+        .route(STATUS, get(status::status))
         .route("/health", get(health::health))
         .route("/metrics", get(health::metrics))
         .route("/version", get(health::version))
@@ -63,11 +49,6 @@ pub fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// The route of a path, as metrics name it.
-fn route(path: &str) -> &'static str {
-    ROUTES.iter().find(|route| path == **route || (route.ends_with('/') && path.starts_with(**route))).copied().unwrap_or(OTHER)
-}
-
 /// Answers a request.
 pub async fn answer(app: &Arc<App>, mut router: Router, mut request: Request<Body>) -> Response {
     let began = app.shared.clock.now();
@@ -75,10 +56,11 @@ pub async fn answer(app: &Arc<App>, mut router: Router, mut request: Request<Bod
     let id = given.or_else(|| HeaderValue::from_str(&app.request_id()).ok());
     let path = request.uri().path().to_owned();
     let let_in = |request: &mut Request<Body>| {
-        if !path.starts_with("/v1/") {
+        let works = path.starts_with("/v1/");
+        if !works && path != STATUS {
             return Ok(());
         }
-        if app.phase() == Phase::Draining {
+        if works && app.phase() == Phase::Draining {
             return Err(Fault::draining());
         }
         let caller = Caller::of(&app.config.keys, request.headers())?;

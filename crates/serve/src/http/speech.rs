@@ -1,11 +1,13 @@
 //! The text of an answer as it comes: tokens in, pieces of text out, ended by a stop string or by the engine.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use trifuse::llm::schedule::Finish;
 use trifuse::llm::tokens::Detokenizer;
 
 use crate::generate::{Coming, Generate, Token};
+use crate::metrics::Metrics;
 use crate::queueing::ticket::Failure;
 
 /// A text that is being written.
@@ -13,6 +15,9 @@ pub struct Speech {
     coming: Coming,
     text: Detokenizer,
     generator: Arc<dyn Generate>,
+    metrics: Arc<Metrics>,
+    /// When the last token came, or before the first one when the prompt was handed to the engine.
+    since: Instant,
     /// Tokens that no part has had yet. They stay where nobody waits for the next part to its end.
     fresh: Vec<Token>,
     /// The number of its tokens so far.
@@ -31,9 +36,9 @@ pub struct Part {
 }
 
 impl Speech {
-    /// The text of `coming`.
-    pub fn new(coming: Coming, text: Detokenizer, generator: Arc<dyn Generate>) -> Self {
-        Self { coming, text, generator, fresh: Vec::new(), tokens: 0 }
+    /// The text of `coming`, whose prompt the engine got at `since`.
+    pub fn new(coming: Coming, text: Detokenizer, generator: Arc<dyn Generate>, metrics: Arc<Metrics>, since: Instant) -> Self {
+        Self { coming, text, generator, metrics, since, fresh: Vec::new(), tokens: 0 }
     }
 
     /// The next part. Behind one that ends the text there is none.
@@ -42,6 +47,10 @@ impl Speech {
     /// The engine failed.
     pub async fn next(&mut self) -> Result<Part, Failure> {
         while let Some(token) = self.coming.token().await {
+            let now = Instant::now();
+            let times = if self.tokens == 0 { &self.metrics.first_token } else { &self.metrics.next_token };
+            times.observe((now - self.since).as_secs_f64());
+            self.since = now;
             self.tokens += 1;
             let generator = &self.generator;
             let piece = self.text.push(&|ids: &[u32]| generator.decode(ids), token.id);

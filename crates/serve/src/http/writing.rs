@@ -2,7 +2,7 @@
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::response::Response;
 use serde_json::{Value, json};
@@ -128,6 +128,7 @@ impl Writing {
         self.params.validate(generator.vocabulary()).map_err(|error| Fault::invalid("invalid_value", error.to_string()))?;
         let text = Detokenizer::new(self.stops.clone()).map_err(|error| Fault::expected("stop", "strings that are not empty", error))?.after(last);
         let (accept, pending) = answer(&app.shared.ledger);
+        let name = adapter.as_ref().map_or_else(|| generator.keeper().base().to_owned(), |lease| lease.alias.clone());
         let prompt = Prompt {
             ids,
             max_tokens: self.max_tokens,
@@ -137,8 +138,10 @@ impl Writing {
             tenant: caller.tenant,
             timeout: caller.timeout,
         };
+        let since = Instant::now();
         generator.submit(prompt, accept)?;
-        Ok(Speech::new(pending.begin().await?, text, Arc::clone(generator)))
+        app.shared.metrics.models.asked(&name);
+        Ok(Speech::new(pending.begin().await?, text, Arc::clone(generator), Arc::clone(&app.shared.metrics), since))
     }
 }
 

@@ -7,6 +7,7 @@ mod drain;
 mod embeddings;
 mod faults;
 mod limits;
+mod page;
 mod routes;
 mod shapes;
 mod speaking;

@@ -38,6 +38,10 @@ fn health_version_and_metrics_answer() {
         "trifuse_http_answers_total{route=\"/v1/embeddings\",status=\"404\"} 1",
         "trifuse_refusals_total{code=\"model_not_found\"} 1",
         "trifuse_prompt_tokens_total 4",
+        "trifuse_model_requests_total{model=\"tiny\"} 1",
+        "trifuse_request_seconds_count{route=\"/v1/embeddings\"} 2",
+        "trifuse_request_seconds_bucket{le=\"+Inf\",route=\"/v1/embeddings\"} 2",
+        "trifuse_first_token_seconds_count 0",
         "trifuse_connections 1",
         "trifuse_queued_tokens 0",
         "# EOF",
@@ -62,7 +66,7 @@ fn a_request_keeps_its_id_or_gets_one() {
 fn what_is_no_route_is_told() {
     let server = Running::new();
     let mut client = server.client();
-    for path in ["/", "/v1", "/v1/nothing", "/health/x"] {
+    for path in ["/index.html", "/v1", "/v1/nothing", "/health/x"] {
         let answer = client.get(path);
         assert_eq!((answer.status, answer.code().as_str()), (404, "route_not_found"), "{path}");
     }

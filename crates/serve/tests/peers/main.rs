@@ -1,10 +1,11 @@
-//! Clients of others against this server: OpenAI's library for Python, from `.venv`, which `./check python` makes.
+//! Programs of others against this server: OpenAI's library for Python and a tester of descriptions, from `.venv`, which `./check python` makes;
+//! and a browser, which `./check browser` installs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[path = "../support/mod.rs"]
 mod support;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
@@ -12,36 +13,68 @@ use libtest_mimic::{Arguments, Trial};
 use serde_json::Value;
 use support::parrot::Parrot;
 use support::tiny;
-use trifuse_serve::{Config, Keys, Server};
+use tempfile::TempDir;
+use trifuse_serve::{Config, Handle, Keys, Opened, Server};
 
 fn main() {
     let arguments = Arguments::from_args();
-    let title = "openai-python embeds, writes and streams";
-    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.venv/bin/python");
-    let there = Command::new(&python).args(["-c", "import openai, numpy"]).output().is_ok_and(|out| out.status.success());
-    let trial = match there {
-        true => Trial::test(title, move || {
-            openai(&python);
-            Ok(())
-        }),
-        false => Trial::test(format!("{title} (skipped: no openai in .venv; run ./check python)"), || Ok(())).with_ignored_flag(true),
-    };
-    libtest_mimic::run(&arguments, vec![trial]).exit();
+    let python = || Command::new(at("../../.venv/bin/python"));
+    let runs = |command: &mut Command| command.output().is_ok_and(|out| out.status.success());
+    let has = |modules: &str| runs(python().args(["-c", &format!("import {modules}")]));
+    let browser = runs(Command::new("chromedriver").arg("--version")) && runs(Command::new("python3").arg("--version"));
+    let trials = vec![
+        trial("openai-python embeds, writes and streams", has("openai, numpy"), "no openai in .venv; run ./check python", openai),
+        trial("a browser shows the page and tries sentences and chats", browser, "no chromedriver; run ./check browser", page),
+    ];
+    libtest_mimic::run(&arguments, trials).exit();
 }
 
-fn openai(python: &Path) {
+fn trial(title: &str, there: bool, missing: &str, run: fn()) -> Trial {
+    match there {
+        true => Trial::test(title, move || {
+            run();
+            Ok(())
+        }),
+        false => Trial::test(format!("{title} (skipped: {missing})"), || Ok(())).with_ignored_flag(true),
+    }
+}
+
+/// A path from this package's root.
+fn at(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// What a program prints, which must end well.
+fn output(command: &mut Command) -> Vec<u8> {
+    let out = command.output().unwrap();
+    assert!(out.status.success(), "{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    out.stdout
+}
+
+/// A server of an encoder and of a stand-in for a language model.
+fn server(set: impl FnOnce(&mut Config), change: impl FnOnce(&mut Opened) + Send + 'static) -> (TempDir, Handle) {
     let folder = tiny::folder();
-    let keys = folder.path().join("keys");
-    // The SHA-256 of "secret".
-    std::fs::write(&keys, "ann:2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b").unwrap();
     let mut config = Config::new(([127, 0, 0, 1], 0).into());
-    config.keys = Keys::open(&keys).unwrap();
     config.limits.drain_delay = std::time::Duration::ZERO;
-    let handle = Server::start(config, Some(tiny::model_with(folder.path(), |_| {})), Some(Arc::new(Parrot::default()))).unwrap();
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers/openai_client.py");
-    let out = Command::new(python).arg(script).arg(format!("http://{}/v1", handle.addr())).output().unwrap();
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    let told: Value = serde_json::from_slice(&out.stdout).unwrap();
+    set(&mut config);
+    let handle = Server::start(config, Some(tiny::model_with(folder.path(), change)), Some(Arc::new(Parrot::default()))).unwrap();
+    (folder, handle)
+}
+
+fn end(handle: Handle) {
+    handle.drain();
+    assert_eq!(handle.ledger().open(), 0);
+    handle.wait();
+}
+
+fn openai() {
+    let keys = tempfile::NamedTempFile::new().unwrap();
+    // The SHA-256 of "secret".
+    std::fs::write(keys.path(), "ann:2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b").unwrap();
+    let (folder, handle) = server(|config| config.keys = Keys::open(keys.path()).unwrap(), |_| {});
+    let script = at("tests/peers/openai_client.py");
+    let told = output(Command::new(at("../../.venv/bin/python")).arg(script).arg(format!("http://{}/v1", handle.addr())));
+    let told: Value = serde_json::from_slice(&told).unwrap();
     let mut reference = tiny::Reference::new(folder.path());
     let bits = |vector: &Value| vector.as_array().unwrap().iter().map(|value| (value.as_f64().unwrap() as f32).to_bits()).collect::<Vec<u32>>();
     for (name, adapter) in [("tiny", None), ("left", Some("left"))] {
@@ -49,7 +82,19 @@ fn openai(python: &Path) {
             assert_eq!(bits(vector), reference.of(text, adapter), "{text} of {name}");
         }
     }
-    handle.drain();
-    assert_eq!(handle.ledger().open(), 0);
-    handle.wait();
+    end(handle);
+}
+
+fn page() {
+    // A name as somebody may give it who wants the page to run it.
+    let odd = |opened: &mut Opened| opened.adapters[1].alias = "<img src=x onerror=alert(1)>".into();
+    let (_folder, handle) = server(|_| {}, odd);
+    let mut command = Command::new("python3");
+    command.arg(at("tests/peers/browser.py")).arg(format!("http://{}/", handle.addr()));
+    // Pictures of it, for who wants to look.
+    if let Some(folder) = std::env::var_os("TRIFUSE_PICTURES") {
+        command.arg(folder);
+    }
+    println!("{}", String::from_utf8(output(&mut command)).unwrap());
+    end(handle);
 }

@@ -1,0 +1,42 @@
+//! The paths of routes, as metrics name them.
+
+/// The page.
+pub const PAGE: &str = "/";
+/// What the server does; the one route outside `/v1/` that asks for a key, as it tells the names of adapters.
+pub const STATUS: &str = "/status";
+/// Every path; one that ends in `/` stands for all below it, but for the page's.
+pub const ROUTES: [&str; 14] = [
+    PAGE,
+    "/health",
+    "/metrics",
+    "/openapi.json",
+    STATUS,
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/embeddings",
+    "/v1/load_lora_adapter",
+    "/v1/lora_adapters",
+    "/v1/models",
+    "/v1/models/",
+    "/v1/unload_lora_adapter",
+    "/version",
+];
+/// The name of what is no route.
+const OTHER: &str = "other";
+
+/// The route of a path.
+pub fn route(path: &str) -> &'static str {
+    let leads = |route: &&&str| path == **route || (**route != PAGE && route.ends_with('/') && path.starts_with(**route));
+    ROUTES.iter().find(leads).copied().unwrap_or(OTHER)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_has_one_route_and_the_page_is_not_all_of_them() {
+        assert_eq!(["/", "/status", "/v1/models", "/v1/models/a/b"].map(route), ["/", "/status", "/v1/models", "/v1/models/"]);
+        assert_eq!(["", "/nothing", "/v1", "/health/x"].map(route), [OTHER; 4]);
+    }
+}
