@@ -4,7 +4,7 @@ use trifuse::model::Row;
 use trifuse::{Error, Result};
 
 use crate::embedder::Embedder;
-use crate::line::{Job, Line};
+use crate::line::{Ending, Job, Line};
 use crate::queueing::batch::{Grid, Shape};
 use crate::queueing::ticket::Failure;
 
@@ -38,14 +38,7 @@ impl Runner {
 
     /// Takes from the line until it is closed and empty, or the device is lost. Then whatever waits is told.
     pub fn run(mut self, line: &Line) {
-        /// Closes the line however the thread ends.
-        struct Lost<'a>(&'a Line);
-        impl Drop for Lost<'_> {
-            fn drop(&mut self) {
-                self.0.close(&Failure::DeviceLost, true);
-            }
-        }
-        let end = Lost(line);
+        let end = Ending(line);
         while let Some((jobs, tokens, shape)) = line.next(&self.grid) {
             if jobs.is_empty() {
                 continue;
