@@ -3,13 +3,14 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use prometheus_client::metrics::gauge::Gauge;
 use trifuse::adapters::engine::AdapterId;
 use trifuse::model::Row;
 
 use crate::embedder::Embedder;
 use crate::metrics::Metrics;
 use crate::queueing::admit::{Admission, Limits, Refused};
-use crate::queueing::batch::{Grid, Shape, take};
+use crate::queueing::batch::{Batch, Grid, Shape, take};
 use crate::queueing::clock::Clock;
 use crate::queueing::gather::Part;
 use crate::queueing::queues::{Queues, Tenant};
@@ -25,35 +26,65 @@ pub struct Sentence {
     pub adapter: Option<Lease<AdapterId>>,
 }
 
-/// A sentence with what its answer needs.
+/// What a line is made of.
+pub trait Work: Send {
+    /// What comes of it.
+    type Answer: Send;
+
+    /// What does it, on the thread of a device.
+    type Host: ?Sized + 'static;
+
+    /// What it costs, in the unit of its line: tokens, where sentences wait.
+    fn cost(&self) -> u64;
+
+    /// A number that tells its turns from those of others of the same tenant.
+    fn lane(&self) -> u64;
+}
+
+impl Work for Sentence {
+    type Answer = Vec<f32>;
+    type Host = dyn Embedder;
+
+    fn cost(&self) -> u64 {
+        self.ids.len() as u64
+    }
+
+    fn lane(&self) -> u64 {
+        // A lease's address tells generations apart as long as somebody holds it.
+        self.adapter.as_ref().map_or(0, |lease| Arc::as_ptr(lease) as u64)
+    }
+}
+
+/// Work with what its answer needs.
 #[derive(Debug)]
-pub struct Job {
-    sentence: Sentence,
+pub struct Job<W: Work = Sentence> {
+    /// What is to be done.
+    pub work: W,
     deadline: Option<Duration>,
     /// When it was let in.
     pub queued: Duration,
     /// Its place in the answer.
-    pub part: Part<Vec<f32>>,
+    pub part: Part<W::Answer>,
 }
 
 impl Job {
     /// The number of its tokens.
     pub fn tokens(&self) -> usize {
-        self.sentence.ids.len()
+        self.work.ids.len()
     }
 
     /// The sentence as the encoder takes it.
     pub fn row(&self) -> Row<'_> {
-        Row { ids: &self.sentence.ids, adapter: self.sentence.adapter.as_ref().map(|lease| lease.adapter) }
+        Row { ids: &self.work.ids, adapter: self.work.adapter.as_ref().map(|lease| lease.adapter) }
     }
 }
 
 /// Something other than a batch that is done on the device's thread.
-pub type Chore = Box<dyn FnOnce(&mut dyn Embedder) + Send>;
+pub type Chore<W> = Box<dyn FnOnce(&mut <W as Work>::Host) + Send>;
 
-struct Waiting {
-    queues: Queues<Job>,
-    chores: Vec<Chore>,
+struct Waiting<W: Work> {
+    queues: Queues<Job<W>>,
+    chores: Vec<Chore<W>>,
     admission: Admission,
     /// When the batch that runs was taken.
     taken: Option<Duration>,
@@ -62,11 +93,13 @@ struct Waiting {
 }
 
 /// What the thread of a device and those who ask share.
-pub struct Line {
-    waiting: Mutex<Waiting>,
+pub struct Line<W: Work = Sentence> {
+    waiting: Mutex<Waiting<W>>,
     changed: Condvar,
     clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
+    /// What waits and runs, as it is told to others.
+    told: Gauge,
 }
 
 /// Why a request is not let in.
@@ -78,11 +111,18 @@ pub enum Closed {
     For(Failure),
 }
 
-impl Line {
+impl<W: Work> Line<W> {
     /// A line with nobody in it.
     pub fn new(limits: Limits, clock: Arc<dyn Clock>, metrics: Arc<Metrics>) -> Self {
         let waiting = Waiting { queues: Queues::default(), chores: Vec::new(), admission: Admission::new(limits), taken: None, closed: None };
-        Self { waiting: Mutex::new(waiting), changed: Condvar::new(), clock, metrics }
+        let told = metrics.queued_tokens.clone();
+        Self { waiting: Mutex::new(waiting), changed: Condvar::new(), clock, metrics, told }
+    }
+
+    /// The line, whose length is told by another gauge than that of tokens.
+    #[must_use]
+    pub fn told_by(self, told: Gauge) -> Self {
+        Self { told, ..self }
     }
 
     /// The time, by the clock of deadlines.
@@ -95,7 +135,7 @@ impl Line {
         &self.metrics
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, Waiting<W>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -111,7 +151,7 @@ impl Line {
     ///
     /// # Errors
     /// The device does nothing any more.
-    pub fn chore(&self, chore: Chore) -> Result<(), Closed> {
+    pub fn chore(&self, chore: Chore<W>) -> Result<(), Closed> {
         let mut waiting = self.lock();
         if let Some(failure) = &waiting.closed {
             return Err(Closed::For(failure.clone()));
@@ -123,7 +163,7 @@ impl Line {
     }
 
     /// Takes what is to be done besides batches.
-    pub fn take_chores(&self) -> Vec<Chore> {
+    pub fn take_chores(&self) -> Vec<Chore<W>> {
         std::mem::take(&mut self.lock().chores)
     }
 
@@ -145,32 +185,23 @@ impl Line {
         }
     }
 
-    /// Puts the sentences of one request in line. `accept` makes the places of their answers, as many as there are sentences; it is called where
+    /// Puts the works of one request in line. `accept` makes the places of their answers, as many as there are works; it is called where
     /// the request is let in.
     ///
     /// # Errors
     /// The request is not let in.
-    pub fn enter<W>(
-        &self,
-        tenant: Tenant,
-        sentences: Vec<Sentence>,
-        deadline: Option<Duration>,
-        accept: impl FnOnce() -> (Vec<Part<Vec<f32>>>, W),
-    ) -> Result<W, Closed> {
+    pub fn enter<H>(&self, tenant: Tenant, works: Vec<W>, deadline: Option<Duration>, accept: impl FnOnce() -> (Vec<Part<W::Answer>>, H)) -> Result<H, Closed> {
         let now = self.clock.now();
-        let tokens: u64 = sentences.iter().map(|sentence| sentence.ids.len() as u64).sum();
+        let cost: u64 = works.iter().map(Work::cost).sum();
         let mut waiting = self.lock();
         if let Some(failure) = &waiting.closed {
             return Err(Closed::For(failure.clone()));
         }
         let left = deadline.map(|deadline| deadline.saturating_sub(now));
-        waiting.admission.admit(tokens, left).map_err(Closed::Busy)?;
+        waiting.admission.admit(cost, left).map_err(Closed::Busy)?;
         let (parts, waiter) = accept();
-        for (sentence, part) in sentences.into_iter().zip(parts) {
-            // A lease's address tells generations apart as long as somebody holds it.
-            let adapter = sentence.adapter.as_ref().map_or(0, |lease| Arc::as_ptr(lease) as u64);
-            let cost = sentence.ids.len() as u64;
-            waiting.queues.push(tenant, adapter, cost, Job { sentence, deadline, queued: now, part });
+        for (work, part) in works.into_iter().zip(parts) {
+            waiting.queues.push(tenant, work.lane(), work.cost(), Job { work, deadline, queued: now, part });
         }
         self.told(&waiting);
         drop(waiting);
@@ -184,7 +215,7 @@ impl Line {
         waiting.closed.get_or_insert_with(|| reason.clone());
         let mut left = Vec::new();
         while let Some(job) = if now { waiting.queues.pop() } else { None } {
-            waiting.admission.leave(job.tokens() as u64);
+            waiting.admission.leave(job.work.cost());
             left.push(job);
         }
         let chores = if now { std::mem::take(&mut waiting.chores) } else { Vec::new() };
@@ -197,12 +228,13 @@ impl Line {
         self.changed.notify_all();
     }
 
-    fn told(&self, waiting: &Waiting) {
-        self.metrics.queued_tokens.set(i64::try_from(waiting.admission.tokens()).unwrap_or(i64::MAX));
+    fn told(&self, waiting: &Waiting<W>) {
+        self.told.set(i64::try_from(waiting.admission.tokens()).unwrap_or(i64::MAX));
     }
 
-    /// The next batch, without jobs where there are chores; `None` once the line is closed and empty.
-    pub fn next(&self, grid: &Grid) -> Option<(Vec<Job>, usize, Option<Shape>)> {
+    /// The next batch, which `take` takes out of the queues, and which is empty where there are chores alone; `None` once the line is closed and empty. What `take` asks to keep and does not get back
+    /// has been dealt with.
+    pub fn next_by(&self, take: impl FnOnce(&mut Queues<Job<W>>, &mut dyn FnMut(Job<W>) -> Option<Job<W>>) -> Batch<Job<W>>) -> Option<Batch<Job<W>>> {
         let mut waiting = self.lock();
         loop {
             if !waiting.queues.is_empty() || !waiting.chores.is_empty() {
@@ -215,7 +247,7 @@ impl Line {
         }
         let now = self.clock.now();
         let mut expired = Vec::new();
-        let batch = take(&mut waiting.queues, grid, &mut |job: Job| match job.deadline {
+        let batch = take(&mut waiting.queues, &mut |job: Job<W>| match job.deadline {
             _ if job.part.is_cancelled() => {
                 expired.push((job, Failure::Forgotten));
                 None
@@ -232,7 +264,7 @@ impl Line {
         drop(waiting);
         // Nobody waits for what was cancelled, so that its failure is told to nobody.
         expired.into_iter().for_each(|(job, failure)| job.part.fail(failure));
-        Some((batch.items, batch.tokens, batch.shape))
+        Some(batch)
     }
 
     /// Learns that a batch is done: what leaves by it, and how fast the device was.
@@ -242,5 +274,21 @@ impl Line {
         waiting.admission.measured(computed as u64, took);
         waiting.taken = None;
         self.told(&waiting);
+    }
+}
+
+impl Line {
+    /// The next batch of sentences, and the shape in which they run; `None` once the line is closed and empty.
+    pub fn next(&self, grid: &Grid) -> Option<(Vec<Job>, usize, Option<Shape>)> {
+        self.next_by(|queues, keep| take(queues, grid, keep)).map(|batch| (batch.items, batch.tokens, batch.shape))
+    }
+}
+
+/// Closes a line however the thread of its device ends.
+pub struct Ending<'a, W: Work>(pub &'a Line<W>);
+
+impl<W: Work> Drop for Ending<'_, W> {
+    fn drop(&mut self) {
+        self.0.close(&Failure::DeviceLost, true);
     }
 }

@@ -6,7 +6,7 @@ use trifuse::{Error, Result};
 
 use crate::embedder::Embedder;
 use crate::keeper::Names;
-use crate::line::{Job, Line};
+use crate::line::{Ending, Job, Line};
 use crate::queueing::batch::{Grid, Shape};
 use crate::queueing::ticket::Failure;
 
@@ -42,14 +42,7 @@ impl Runner {
 
     /// Takes from the line until it is closed and empty, or the device is lost. Then whatever waits is told.
     pub fn run(mut self, line: &Line) {
-        /// Closes the line however the thread ends.
-        struct Lost<'a>(&'a Line);
-        impl Drop for Lost<'_> {
-            fn drop(&mut self) {
-                self.0.close(&Failure::DeviceLost, true);
-            }
-        }
-        let end = Lost(line);
+        let end = Ending(line);
         while let Some((jobs, tokens, shape)) = line.next(&self.grid) {
             for chore in line.take_chores() {
                 chore(self.embedder.as_mut());

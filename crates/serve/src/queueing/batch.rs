@@ -76,7 +76,7 @@ impl Shape {
     }
 }
 
-/// What goes to the device together.
+/// What goes to the device together. What an item costs is its tokens where it has some.
 #[derive(Debug)]
 pub struct Batch<T> {
     /// The sentences, in the order of their turns.
@@ -105,6 +105,23 @@ pub fn take<T>(queues: &mut Queues<T>, grid: &Grid, keep: &mut dyn FnMut(T) -> O
                 batch.tokens += cost;
                 batch.shape = Some(shape);
                 longest = longest.max(cost);
+            }
+        }
+    }
+    batch
+}
+
+/// Takes the next items out of the queues, `most` at most, of no shape. `keep` is that of [`take`].
+pub fn take_few<T>(queues: &mut Queues<T>, most: usize, keep: &mut dyn FnMut(T) -> Option<T>) -> Batch<T> {
+    let mut batch = Batch { items: Vec::new(), tokens: 0, shape: None, spared: 0 };
+    while batch.items.len() < most {
+        let Some(cost) = queues.next_cost() else { break };
+        match queues.pop().map(&mut *keep) {
+            None => break,
+            Some(None) => batch.spared += cost as usize,
+            Some(Some(item)) => {
+                batch.items.push(item);
+                batch.tokens += cost as usize;
             }
         }
     }
