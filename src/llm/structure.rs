@@ -137,7 +137,9 @@ struct Following(Matcher);
 impl Rule for Following {
     fn allow(&mut self, mask: &mut [u32]) -> Result<()> {
         let allowed = self.0.compute_mask_or_eos().map_err(refused)?;
-        let words = allowed.as_slice();
+        // Behind the vocabulary there is a bit of its own, which may take one word more.
+        let tokens = self.0.tok_env().map_err(refused)?.tok_trie().vocab_size().div_ceil(32);
+        let words = allowed.as_slice().get(..tokens).unwrap_or_default();
         ensure(mask.len() == words.len(), "mask", format_args!("{} words", words.len()), mask.len())?;
         mask.copy_from_slice(words);
         Ok(())
@@ -254,6 +256,11 @@ mod tests {
         let grammar = structures.grammar(&Structure::Choice(vec!["red".into()])).unwrap();
         let mut rule = grammar.begin().unwrap();
         assert!(rule.allow(&mut [0; 3]).is_err() && rule.push(u32::from(b'x')).is_err());
+        // A vocabulary that fills its last word.
+        let whole = Structures::of_words((0..=255u8).map(|byte| vec![byte]).collect(), &[0]).unwrap();
+        let mut mask = [0; 8];
+        whole.grammar(&Structure::Choice(vec!["a".into()])).unwrap().begin().unwrap().allow(&mut mask).unwrap();
+        assert_eq!(mask, [0, 0, 0, 2, 0, 0, 0, 0]);
         // One answer's fault is not another's.
         assert!(grammar.begin().unwrap().push(u32::from(b'r')).is_ok());
     }

@@ -28,6 +28,8 @@ pub struct Prompt {
     pub max_tokens: Option<usize>,
     /// How tokens are drawn.
     pub params: SamplingParams,
+    /// Whether to send how probable the prompt's tokens were, from the second on and before any other, each with as many of the most probable ones.
+    pub prompt_logprobs: Option<u32>,
     /// The adapter, to be held until the answer has ended; `None` for the base.
     pub adapter: Option<Lease<String>>,
     /// What the answer is held to; `None` is any text.
@@ -43,6 +45,8 @@ pub struct Prompt {
 pub struct Token {
     /// The token's id.
     pub id: u32,
+    /// Whether it is one of the prompt's.
+    pub of_prompt: bool,
     /// The logarithm of its probability, where [`SamplingParams::top`] asks for any.
     pub logprob: f32,
     /// The most probable tokens and the logarithms of their probabilities, as many as [`SamplingParams::top`].

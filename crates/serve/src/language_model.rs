@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use trifuse::adapters::encoded::EncodedAdapter;
 use trifuse::backend::Backend;
 use trifuse::llm::engine::{Call, Engine, Output, Request, Service};
+use trifuse::llm::sample::Choice;
 use trifuse::llm::schedule::Finish;
 use trifuse::llm::{ChatTemplate, Grammar, Message, Structure, Structures, Tokenizer};
 use trifuse::{Error, Result};
@@ -140,11 +141,11 @@ impl Generate for LanguageModel {
             return Err(Closed::Busy(Refused { retry_after: AGAIN }));
         }
         let key = self.next.fetch_add(1, Ordering::Relaxed);
-        let Prompt { ids, max_tokens, params, adapter, grammar, tenant: _, timeout } = prompt;
+        let Prompt { ids, max_tokens, params, prompt_logprobs, adapter, grammar, tenant: _, timeout } = prompt;
         let room = self.context.saturating_sub(ids.len()).max(1);
         let own = adapter.as_ref().map(|lease| lease.adapter.clone());
         let request = Request::new(ids, max_tokens.unwrap_or(room)).with_sampling(params).with_stop(self.speech.ends.clone());
-        let request = request.with_adapter(own).with_grammar(grammar);
+        let request = request.with_adapter(own).with_grammar(grammar).with_prompt_logprobs(prompt_logprobs);
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let begun = Heard::Begun { key, tokens: Box::new(accept.accept()), adapter, deadline };
         let mut ear = Ear { key, heard: self.heard.clone() };
@@ -242,6 +243,12 @@ struct Answer {
     deadline: Option<Instant>,
 }
 
+/// A token as callers get it.
+fn token(choice: Choice, of_prompt: bool) -> Token {
+    let top = choice.top.into_iter().map(|(id, logprob)| (id, logprob as f32)).collect();
+    Token { id: choice.token, of_prompt, logprob: choice.log_probability as f32, top }
+}
+
 /// What is to become of an answer.
 enum Next {
     Stays,
@@ -321,10 +328,8 @@ impl Speaker {
             Heard::Output { key, output } => {
                 let Some(answer) = self.live.get_mut(&key) else { return };
                 match output {
-                    Ok(Output::Token { choice, .. }) => {
-                        let top = choice.top.into_iter().map(|(id, logprob)| (id, logprob as f32)).collect();
-                        answer.waiting.push_back(Token { id: choice.token, logprob: choice.log_probability as f32, top });
-                    }
+                    Ok(Output::Prompt { choices, .. }) => answer.waiting.extend(choices.into_iter().map(|choice| token(choice, true))),
+                    Ok(Output::Token { choice, .. }) => answer.waiting.push_back(token(choice, false)),
                     Ok(Output::Ended { finished, error }) => {
                         answer.end = Some(match error {
                             Some(_) if self.service.is_lost() => Err(Failure::DeviceLost),

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::adapted::Adapted;
 use super::buckets::{Buckets, FEW};
@@ -21,7 +22,7 @@ use crate::llm::head::Head;
 use crate::llm::model::Model;
 use crate::llm::plans::Arena;
 use crate::llm::pools::Pools;
-use crate::llm::sample::SamplingParams;
+use crate::llm::sample::{Choice, SamplingParams};
 use crate::llm::schedule::{self, Finish, Finished, Options, Plan, Sampled, Scheduler, Usage};
 use crate::llm::shape::PoolShape;
 use crate::llm::step::RequestId;
@@ -38,6 +39,10 @@ pub(super) struct Live {
     pub(super) tokens: Vec<u32>,
     pub(super) prompt: usize,
     adapter: Option<AdapterId>,
+    /// Where the prompt's tokens are told of, with how many others each.
+    pub(super) prompt_logprobs: Option<u32>,
+    /// The last place of the prompt that was told of.
+    pub(super) told: usize,
     /// Where the answer is held to a grammar, how far it has come.
     pub(super) rule: Option<Box<dyn Rule>>,
 }
@@ -60,6 +65,8 @@ pub struct Engine<D: Backend> {
     pub(super) live: HashMap<RequestId, Live>,
     pub(super) plan: Plan,
     pub(super) finished: Vec<Finished>,
+    /// What the last step told of prompts.
+    pub(super) read: Vec<(RequestId, Vec<Choice>)>,
     /// Why requests failed that are to be told as ended.
     pub(super) errors: HashMap<RequestId, String>,
     /// The last id of each seat.
@@ -136,6 +143,7 @@ impl<D: Backend> Engine<D> {
             live: HashMap::new(),
             plan: Plan::default(),
             finished: Vec::new(),
+            read: Vec::new(),
             errors: HashMap::new(),
             seats: vec![0; options.seats as usize],
         })
@@ -182,7 +190,7 @@ impl<D: Backend> Engine<D> {
     /// An empty prompt, one that fills the context or is larger than all pages; an id that is not in the vocabulary; no tokens to generate; sampling
     /// parameters out of range; a name that no adapter has.
     pub fn submit(&mut self, request: Request) -> Result<RequestId> {
-        let Request { prompt, max_tokens, sampling, stop, adapter, salt, grammar, deadline } = request;
+        let Request { prompt, max_tokens, sampling, stop, adapter, salt, prompt_logprobs, grammar, deadline } = request;
         let rule = grammar.map(|grammar| grammar.begin()).transpose()?;
         let vocabulary = self.model.config.vocabulary;
         sampling.validate(vocabulary as usize)?;
@@ -193,7 +201,11 @@ impl<D: Backend> Engine<D> {
             (Some(name), Some(adapted)) => adapted.named(&name).map(|(own, adapter)| (Some(own), Some(adapter)))?,
             (Some(name), None) => return Err(without(name)),
         };
-        let live = Live { sampling, prompt: prompt.len(), tokens: prompt.clone(), adapter: own, rule };
+        let live = Live { sampling, prompt: prompt.len(), tokens: prompt.clone(), adapter: own, prompt_logprobs, told: 0, rule };
+        let top = prompt_logprobs.unwrap_or(0);
+        ensure(top <= vocabulary, "prompt_logprobs", format_args!("at most the vocabulary of {vocabulary}"), top)?;
+        // What is told of is computed: such a request shares its pages with none but itself.
+        let salt = prompt_logprobs.map_or(salt, |_| Some(own_salt()));
         let asked = schedule::Request { stop, adapter, salt, deadline, ..schedule::Request::new(prompt, max_tokens) };
         let id = self.scheduler.submit(asked)?;
         if let (Some(own), Some(adapted)) = (own, &mut self.adapted) {
@@ -263,6 +275,7 @@ impl<D: Backend> Engine<D> {
     /// A device that fails: the requests of the step have then ended, and `outputs` says so. The others go on in the next step.
     pub fn step(&mut self, now: u64, outputs: &mut Vec<Output>) -> Result<bool> {
         self.finished.clear();
+        self.read.clear();
         self.scheduler.plan(now, &mut self.plan, &mut self.finished)?;
         self.load()?;
         let number = self.plan.number;
@@ -291,6 +304,8 @@ impl<D: Backend> Engine<D> {
         };
         let sampled: Vec<Sampled> = drawn.iter().map(|(request, choice)| Sampled { request: *request, token: choice.token }).collect();
         self.scheduler.report(number, &sampled, &mut self.finished)?;
+        let read = self.read.drain(..).filter(|(request, _)| self.live.contains_key(request));
+        outputs.extend(read.map(|(request, choices)| Output::Prompt { request, choices }));
         for (request, choice) in drawn {
             if let Some(live) = self.live.get_mut(&request) {
                 live.tokens.push(choice.token);
@@ -337,6 +352,12 @@ impl<D: Backend> Engine<D> {
         // For its memory.
         self.finished = finished;
     }
+}
+
+/// A salt that no other request has.
+fn own_salt() -> Vec<u8> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    [b"a prompt that is told of ".as_slice(), &NEXT.fetch_add(1, Ordering::Relaxed).to_le_bytes()].concat()
 }
 
 /// The refusal of an adapter where there can be none.

@@ -67,8 +67,11 @@ impl<D: Backend> Engine<D> {
         }
         if all {
             let wants: Vec<Want> = self.plan.step.sample.iter().map(|sample| Want { sample: *sample, row: sample.row }).collect();
-            return self.draw(&wants, shape.rows);
+            let drawn = self.draw(&wants, shape.rows)?;
+            self.prompts(shape.rows)?;
+            return Ok(drawn);
         }
+        self.prompts(shape.rows)?;
         let samples = self.plan.step.sample.clone();
         let mut drawn = Vec::with_capacity(samples.len());
         for some in samples.chunks(self.arena.heads) {
@@ -81,7 +84,7 @@ impl<D: Backend> Engine<D> {
     }
 
     /// Computes the logits of some rows of a pass of `of` rows, and says how many rows of logits there are then, spare ones included.
-    fn logits_of(&mut self, rows: &[usize], of: usize) -> Result<usize> {
+    pub(super) fn logits_of(&mut self, rows: &[usize], of: usize) -> Result<usize> {
         let least = if self.invariant { FEW } else { 1 };
         let count = rows.len().next_power_of_two().clamp(least, self.arena.heads);
         let (config, dtype) = (&self.model.config, self.model.dtype);

@@ -13,6 +13,7 @@ mod gather;
 mod masks;
 mod options;
 mod output;
+mod prompts;
 mod sampler;
 mod service;
 

@@ -74,6 +74,9 @@ pub struct Request {
     pub adapter: Option<String>,
     /// A salt that keeps the request's prefixes from requests without it: see [`seed`](crate::llm::cache::seed).
     pub salt: Option<Vec<u8>>,
+    /// Whether to tell how probable the prompt's tokens were ([`Output::Prompt`](super::Output)), each with as many of the most probable ones. Such a
+    /// prompt is computed from its beginning.
+    pub prompt_logprobs: Option<u32>,
     /// What the answer is held to; `None` is any text.
     pub grammar: Option<Arc<dyn Grammar>>,
     /// The time from which on the request has ended, in the unit of the time that [`step`](super::Engine::step) gets.
@@ -84,7 +87,7 @@ impl Request {
     /// A request of the base model that takes the most probable token, always.
     pub fn new(prompt: Vec<u32>, max_tokens: usize) -> Self {
         let sampling = SamplingParams::greedy();
-        Self { prompt, max_tokens, sampling, stop: Vec::new(), adapter: None, salt: None, grammar: None, deadline: None }
+        Self { prompt, max_tokens, sampling, stop: Vec::new(), adapter: None, salt: None, prompt_logprobs: None, grammar: None, deadline: None }
     }
 
     setters! {
@@ -92,6 +95,7 @@ impl Request {
         with_stop: stop = Vec<u32>;
         with_adapter: adapter <- Option<String>;
         with_salt: salt <- Option<Vec<u8>>;
+        with_prompt_logprobs: prompt_logprobs <- Option<u32>;
         with_grammar: grammar <- Option<Arc<dyn Grammar>>;
         with_deadline: deadline <- Option<u64>;
     }

@@ -203,7 +203,7 @@ impl Iterator for Outputs {
             return None;
         }
         let next = self.outputs.recv().unwrap_or_else(|_| Err(ended()));
-        self.ended = !matches!(next, Ok(Output::Token { .. }));
+        self.ended = !matches!(next, Ok(Output::Prompt { .. } | Output::Token { .. }));
         Some(next)
     }
 }
@@ -289,7 +289,7 @@ impl<D: Backend> Running<D> {
 
     fn tell(&mut self, output: Output) {
         let (request, ended) = match &output {
-            Output::Token { request, .. } => (*request, false),
+            Output::Prompt { request, .. } | Output::Token { request, .. } => (*request, false),
             Output::Ended { finished, .. } => (finished.request, true),
         };
         let Some((call, sink)) = self.sinks.get_mut(&request) else { return };

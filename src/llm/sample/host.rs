@@ -167,7 +167,7 @@ fn threshold(candidates: &mut Vec<Candidate>, params: &SamplingParams) {
 }
 
 /// The chosen token's probability, and the most probable tokens.
-fn describe(logits: &[f32], token: u32, top: usize) -> Choice {
+pub fn describe(logits: &[f32], token: u32, top: usize) -> Choice {
     let highest = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
     let sum: f64 = logits.iter().map(|logit| (f64::from(*logit) - highest).exp()).sum();
     // In this order, as the logarithm of the sum may vanish beside large logits.

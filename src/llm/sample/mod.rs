@@ -8,6 +8,6 @@ mod host;
 mod noise;
 mod params;
 
-pub use host::{Choice, History, choose, sample};
+pub use host::{Choice, History, choose, describe, sample};
 pub use noise::noise;
 pub use params::SamplingParams;

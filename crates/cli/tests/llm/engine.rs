@@ -134,6 +134,7 @@ pub fn serve<D: Backend>(engine: &mut Engine<D>, arrivals: &[Arrival]) -> Vec<An
         engine.step(step as u64, &mut outputs).unwrap();
         for output in outputs.drain(..) {
             match output {
+                Output::Prompt { .. } => panic!("nobody asked"),
                 Output::Token { request, choice } => tokens[numbers[&request]].push((choice.token, choice.log_probability.to_bits())),
                 Output::Ended { finished, error } => ends[numbers[&finished.request]] = Some((finished, error)),
             }

@@ -44,7 +44,7 @@ pub fn trials<D: Backend>(device: &Arc<D>) -> Vec<Trial> {
     trials.into_iter().map(trial).collect()
 }
 
-/// All at once, and then token by token behind the prompt.
+/// All at once, and then token by token behind the prompt, of which a software driver computes the first few.
 fn right<D: Backend>(device: &Arc<D>, dtype: DType, number: usize, most: f64) {
     let files = Files::open(&weights()).unwrap();
     let mut model = Model::open(device.clone(), &files, dtype).unwrap();
@@ -54,10 +54,12 @@ fn right<D: Backend>(device: &Arc<D>, dtype: DType, number: usize, most: f64) {
     let ids = prompt.teacher();
     let mut context = model.context(ids.len()).unwrap();
     let mut logits = model.run(&mut context, &ids[..prompt.ids.len()], 1).unwrap();
-    for id in &ids[prompt.ids.len()..] {
+    let rest = &ids[prompt.ids.len()..];
+    let steps = if slow(device.as_ref()) { rest.len().min(4) } else { rest.len() };
+    for id in &rest[..steps] {
         logits.extend(model.run(&mut context, &[*id], 1).unwrap());
     }
-    let off = prompt.off(&logits);
+    let off = prompt.off_first(&logits, 1 + steps);
     assert!(off <= most, "token by token: off by {off:e}, {most:e} allowed");
     // Back to the middle of the prompt, and on again.
     context.truncate(prompt.ids.len() / 2);

@@ -18,6 +18,7 @@ mod serve;
 mod served;
 mod support;
 mod tiny;
+mod told;
 
 use std::sync::Arc;
 
@@ -54,7 +55,7 @@ impl Visit for Collect {
         let device = Arc::new(backend);
         // Never dropped: the last trial's worker could still be at it when the process exits and the driver goes.
         std::mem::forget(device.clone());
-        Ok([golden::trials(&device), tiny::trials(&device), engine::trials(&device), coming::trials(&device), ruled::trials(&device)]
+        Ok([golden::trials(&device), tiny::trials(&device), engine::trials(&device), coming::trials(&device), ruled::trials(&device), told::trials(&device)]
             .into_iter()
             .flatten()
             .map(|trial| trial.with_kind(B::NAME))

@@ -56,7 +56,12 @@ impl Prompt {
 
     /// How far `logits`, `[steps, vocabulary]`, are from the reference.
     pub fn off(&self, logits: &[f32]) -> f64 {
-        let vocabulary = logits.len() / self.count();
+        self.off_first(logits, self.count())
+    }
+
+    /// The same of the first `rows` steps alone.
+    pub fn off_first(&self, logits: &[f32], rows: usize) -> f64 {
+        let vocabulary = logits.len() / rows;
         let steps = self.steps.iter().zip(logits.chunks_exact(vocabulary));
         let each = steps.map(|(step, logits)| {
             let top = step.top10_ids.iter().zip(&step.top10_logits_f64).map(|(&id, want)| (f64::from(logits[id as usize]) - want).abs());

@@ -14,7 +14,7 @@ use super::embeddings::json as answer;
 use super::fault::Fault;
 use super::fields::Fields;
 use super::inputs::{Input, inputs};
-use super::logprobs::flat;
+use super::logprobs::{flat, flat_behind};
 use super::speech::Part;
 use super::writing::{Chunks, Writing, model, usage};
 use crate::generate::Generate;
@@ -47,8 +47,11 @@ impl Ask {
         // The sampled token's own probability is told with the first of the others.
         writing.params.top = if logprobs.is_some() { writing.params.top.max(1) } else { 0 };
         let echo = fields.flag("echo")?;
-        if echo && logprobs.is_some() {
-            return Err(Fault::param("logprobs", "unsupported_parameter", "logprobs: not with echo, as those of a prompt are not computed"));
+        if let (true, Some(count)) = (echo, logprobs) {
+            if writing.stream {
+                return Err(Fault::param("logprobs", "unsupported_parameter", "logprobs: not with echo and stream, as a prompt's are told at once"));
+            }
+            writing.prompt_logprobs = u32::try_from(count).ok();
         }
         if writing.stream && prompts.len() > 1 {
             return Err(Fault::expected("prompt", "one, as stream is set", prompts.len()));
@@ -82,10 +85,11 @@ pub async fn completions(State(app): State<Arc<App>>, caller: Caller, request: R
     let mut speeches = Vec::new();
     for ids in prompts {
         let (count, before) = (ids.len(), told(&ids));
-        speeches.push((count, before, writing.begin(&app, &caller, &generator, adapter.clone(), ids).await?));
+        let first = writing.prompt_logprobs.and(ids.first().copied());
+        speeches.push((count, (before, first), writing.begin(&app, &caller, &generator, adapter.clone(), ids).await?));
     }
     if writing.stream {
-        let Some((prompt, before, speech)) = speeches.pop() else { return Err(Fault::internal()) };
+        let Some((prompt, (before, _), speech)) = speeches.pop() else { return Err(Fault::internal()) };
         let first = echo.then(|| choice(0, &before, Value::Null, None));
         let mut offset = before.chars().count();
         let choice = move |part: &Part| {
@@ -95,9 +99,10 @@ pub async fn completions(State(app): State<Arc<App>>, caller: Caller, request: R
         return Ok(Chunks { frame, first, choice: Box::new(choice), prompt, include_usage: writing.include_usage }.answer(&app, speech));
     }
     let (mut choices, mut prompt, mut generated) = (Vec::new(), 0, 0);
-    for (index, (count, before, mut speech)) in speeches.into_iter().enumerate() {
+    for (index, (count, (before, first), mut speech)) in speeches.into_iter().enumerate() {
         let (part, finish) = speech.whole().await?;
-        let told = if logprobs { flat(generator.as_ref(), &part.tokens, &mut before.chars().count()) } else { Value::Null };
+        let mut offset = if first.is_some() { 0 } else { before.chars().count() };
+        let told = if logprobs { flat_behind(generator.as_ref(), first, &part.tokens, &mut offset) } else { Value::Null };
         choices.push(choice(index, &(before + &part.text), told, Some(finish)));
         (prompt, generated) = (prompt + count, generated + speech.tokens);
     }

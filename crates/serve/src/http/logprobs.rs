@@ -25,6 +25,15 @@ pub fn flat(generator: &dyn Generate, tokens: &[Token], offset: &mut usize) -> V
     })
 }
 
+/// The same behind the first token of a prompt, of which nothing can be told, where there is one.
+pub fn flat_behind(generator: &dyn Generate, first: Option<u32>, tokens: &[Token], offset: &mut usize) -> Value {
+    let Some(first) = first else { return flat(generator, tokens, offset) };
+    let first = Token { id: first, of_prompt: true, logprob: 0.0, top: Vec::new() };
+    let mut told = flat(generator, &[&[first], tokens].concat(), offset);
+    (told["token_logprobs"][0], told["top_logprobs"][0]) = (Value::Null, Value::Null);
+    told
+}
+
 /// The form of `/v1/chat/completions`.
 pub fn nested(generator: &dyn Generate, tokens: &[Token]) -> Value {
     let one = |id: u32, logprob: f32| json!({"token": text(generator, id), "logprob": logprob, "bytes": generator.decode(&[id])});

@@ -47,6 +47,10 @@ impl Speech {
     /// The engine failed.
     pub async fn next(&mut self) -> Result<Part, Failure> {
         while let Some(token) = self.coming.token().await {
+            if token.of_prompt {
+                self.fresh.push(token);
+                continue;
+            }
             let now = Instant::now();
             let times = if self.tokens == 0 { &self.metrics.first_token } else { &self.metrics.next_token };
             times.observe((now - self.since).as_secs_f64());

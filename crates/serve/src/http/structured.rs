@@ -6,16 +6,17 @@ use trifuse::llm::Structure;
 use super::fault::Fault;
 use super::fields::Fields;
 
-/// Reads the form of the answer, from either field.
+/// Reads the form of the answer, from either field, whose name goes with it.
 ///
 /// # Errors
 /// A field that is not sound; both; more than one form.
-pub fn structure(fields: &mut Fields) -> Result<Option<Structure>, Fault> {
+pub fn structure(fields: &mut Fields) -> Result<Option<(&'static str, Structure)>, Fault> {
     let format = fields.take("response_format").map(response_format).transpose()?.flatten();
     let outputs = fields.take("structured_outputs").map(structured_outputs).transpose()?;
     match (format, outputs) {
         (Some(_), Some(_)) => Err(Fault::expected("structured_outputs", "nothing, as response_format is set", "a value")),
-        (format, outputs) => Ok(format.or(outputs)),
+        (Some(format), None) => Ok(Some(("response_format", format))),
+        (None, outputs) => Ok(outputs.map(|outputs| ("structured_outputs", outputs))),
     }
 }
 

@@ -32,12 +32,14 @@ const SILENCE: Duration = Duration::from_secs(15);
 pub struct Writing {
     /// How tokens are drawn.
     pub params: SamplingParams,
+    /// Whether the prompt's tokens are told of, and with how many others each.
+    pub prompt_logprobs: Option<u32>,
     /// Strings that end the text.
     pub stops: Vec<String>,
     /// The most tokens.
     pub max_tokens: Option<usize>,
-    /// The form that the text is to have.
-    pub structure: Option<Structure>,
+    /// The form that the text is to have, and the field that says so.
+    structure: Option<(&'static str, Structure)>,
     /// What the text is held to; see [`compile`](Self::compile).
     grammar: Option<Arc<dyn Grammar>>,
     /// Whether parts are sent as they come.
@@ -86,7 +88,16 @@ impl Writing {
                 include
             }
         };
-        Ok(Self { params, stops, max_tokens: most.map(|most| usize::try_from(most).unwrap_or(usize::MAX)), structure, grammar: None, stream, include_usage })
+        Ok(Self {
+            params,
+            prompt_logprobs: None,
+            stops,
+            max_tokens: most.map(|most| usize::try_from(most).unwrap_or(usize::MAX)),
+            structure,
+            grammar: None,
+            stream,
+            include_usage,
+        })
     }
 
     /// Makes the grammar of the structure, where there is one, on a thread that may take its time.
@@ -94,11 +105,11 @@ impl Writing {
     /// # Errors
     /// A structure that cannot be followed.
     pub async fn compile(&mut self, generator: &Arc<dyn Generate>) -> Result<(), Fault> {
-        let Some(structure) = self.structure.take() else { return Ok(()) };
+        let Some((field, structure)) = self.structure.take() else { return Ok(()) };
         let own = Arc::clone(generator);
         let made = tokio::task::spawn_blocking(move || own.grammar(&structure)).await.map_err(|_| Fault::internal())?;
         let code = |error: &Error| if matches!(error, Error::Unsupported { .. }) { "unsupported_parameter" } else { "invalid_value" };
-        self.grammar = Some(made.map_err(|error| Fault::param("response_format", code(&error), error.to_string()))?);
+        self.grammar = Some(made.map_err(|error| Fault::param(field, code(&error), error.to_string()))?);
         Ok(())
     }
 
@@ -133,6 +144,7 @@ impl Writing {
             ids,
             max_tokens: self.max_tokens,
             params: self.params.clone(),
+            prompt_logprobs: self.prompt_logprobs,
             adapter,
             grammar: self.grammar.clone(),
             tenant: caller.tenant,
@@ -191,7 +203,10 @@ pub async fn one_token(app: &App, generator: &Arc<dyn Generate>) -> Result<(), F
     let (accept, pending) = answer(&app.shared.ledger);
     let params = SamplingParams::greedy();
     let timeout = Some(Duration::from_secs(10));
-    generator.submit(Prompt { ids: vec![0], max_tokens: Some(1), params, adapter: None, grammar: None, tenant: Default::default(), timeout }, accept)?;
+    generator.submit(
+        Prompt { ids: vec![0], max_tokens: Some(1), params, prompt_logprobs: None, adapter: None, grammar: None, tenant: Default::default(), timeout },
+        accept,
+    )?;
     let mut coming = pending.begin().await?;
     while coming.token().await.is_some() {}
     coming.end().await?;

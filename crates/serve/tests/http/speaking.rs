@@ -156,6 +156,20 @@ fn a_caller_who_goes_away_or_has_enough_ends_the_engine_too() {
 }
 
 #[test]
+fn a_prompt_that_is_echoed_has_its_probabilities_behind_its_first_token() {
+    let talk = Talk::new();
+    let body = json!({"model": "parrot", "prompt": ["abc", "z"], "echo": true, "logprobs": 1});
+    let answer = talk.client().post("/v1/completions", &body).json();
+    let (first, second) = (&answer["choices"][0], &answer["choices"][1]);
+    assert_eq!((first["text"].as_str(), second["text"].as_str()), (Some("abccba"), Some("zz")));
+    let told = &first["logprobs"];
+    assert_eq!(told["tokens"], json!(["", "a", "b", "c", "c", "b", "a"]));
+    assert_eq!(told["token_logprobs"], json!([null, -2.0, -2.0, -2.0, -0.5, -0.5, -0.5]));
+    assert_eq!((&told["text_offset"], &told["top_logprobs"][0]), (&json!([0, 0, 1, 2, 3, 4, 5]), &Value::Null));
+    assert_eq!((told["top_logprobs"][1].clone(), &answer["usage"]["completion_tokens"]), (json!({"a": -2.0}), &json!(4)));
+}
+
+#[test]
 fn what_would_change_the_answer_and_is_not_supported_is_refused() {
     let talk = Talk::new();
     let mut client = talk.client();
@@ -171,6 +185,12 @@ fn what_would_change_the_answer_and_is_not_supported_is_refused() {
         (json!({"stop": [""]}), "invalid_value", "stop"),
         (json!({"stream_options": {"include_usage": true}}), "invalid_value", "stream_options"),
         (json!({"logprobs": 6}), "invalid_value", "logprobs"),
+        (json!({"logprobs": 1, "echo": true, "stream": true}), "unsupported_parameter", "logprobs"),
+        (json!({"structured_outputs": {"regex": "a"}}), "unsupported_parameter", "structured_outputs"),
+        (json!({"structured_outputs": {"regex": "a", "choice": ["a"]}}), "invalid_value", "structured_outputs"),
+        (json!({"structured_outputs": {"choice": "a"}}), "invalid_value", "structured_outputs.choice"),
+        (json!({"response_format": {"type": "json_schema"}}), "invalid_value", "json_schema"),
+        (json!({"response_format": {"type": "xml"}}), "invalid_value", "response_format.type"),
         (json!({"logit_bias": {"a": 1}}), "invalid_value", "logit_bias"),
         (json!({"prompt": [256]}), "invalid_value", "prompt"),
         (json!({"prompt": ["a", "b"], "stream": true}), "invalid_value", "prompt"),

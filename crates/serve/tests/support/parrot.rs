@@ -79,6 +79,10 @@ impl Generate for Parrot {
         std::thread::spawn(move || {
             let text: Vec<u8> = prompt.ids.iter().rev().filter(|id| **id > 1).map(|id| *id as u8).collect();
             let text = if prompt.adapter.is_some() { text.to_ascii_uppercase() } else { text };
+            let behind = if prompt.prompt_logprobs.is_some() { &prompt.ids[1..] } else { &[] };
+            for id in behind {
+                assert_eq!(tokens.send(Token { id: *id, of_prompt: true, logprob: -2.0, top: vec![(*id, -2.0)] }), Sent::Taken, "few of them");
+            }
             let most = prompt.max_tokens.unwrap_or(usize::MAX);
             let endless = text.contains(&b'?');
             for (count, byte) in text.iter().cycle().take(if endless { usize::MAX } else { text.len() }).enumerate() {
@@ -86,7 +90,7 @@ impl Generate for Parrot {
                     return tokens.finish(Finish::Length);
                 }
                 let id = u32::from(*byte);
-                let mut token = Token { id, logprob: -0.5, top: vec![(id, -0.5), (65, -1.5)] };
+                let mut token = Token { id, of_prompt: false, logprob: -0.5, top: vec![(id, -0.5), (65, -1.5)] };
                 loop {
                     match tokens.send(token) {
                         Sent::Taken => break,

@@ -1,0 +1,55 @@
+//! How probable the tokens of prompts were, for requests that ask.
+
+use std::ops::Range;
+
+use super::batching::Engine;
+use crate::backend::Backend;
+use crate::error::Result;
+use crate::llm::model::read;
+use crate::llm::part::part;
+use crate::llm::sample::{Choice, describe};
+use crate::llm::step::RequestId;
+
+/// A row of a step whose logits tell of the token behind it.
+struct Asked {
+    row: usize,
+    request: RequestId,
+    /// The token that stands there in the prompt.
+    token: u32,
+    top: usize,
+}
+
+impl<D: Backend> Engine<D> {
+    /// Works out what the step's rows tell of the prompts' tokens behind them, from the states of a pass of `of` rows. What was told before, as of a
+    /// request that was preempted, is not told again.
+    pub(super) fn prompts(&mut self, of: usize) -> Result<()> {
+        let mut asked: Vec<Asked> = Vec::new();
+        for span in &self.plan.step.sequences {
+            let Some(live) = self.live.get_mut(&span.request) else { continue };
+            let Some(top) = live.prompt_logprobs else { continue };
+            let Range { start, end } = span.rows.clone();
+            for row in start..end {
+                let place = self.plan.step.rows[row].position as usize + 1;
+                if place < live.prompt && place > live.told {
+                    live.told = place;
+                    asked.push(Asked { row, request: span.request, token: live.tokens[place], top: top as usize });
+                }
+            }
+        }
+        let (vocabulary, dtype) = (self.model.config.vocabulary as usize, self.model.dtype);
+        for some in asked.chunks(self.arena.heads) {
+            let rows: Vec<usize> = some.iter().map(|one| one.row).collect();
+            self.logits_of(&rows, of)?;
+            let bytes = (some.len() * vocabulary) as u64 * dtype.size();
+            let logits = read(&mut self.model.session, dtype, &part(&self.arena.logits, 0, bytes)?)?;
+            for (one, logits) in some.iter().zip(logits.chunks_exact(vocabulary)) {
+                let choice: Choice = describe(logits, one.token, one.top);
+                match self.read.last_mut() {
+                    Some((request, choices)) if *request == one.request => choices.push(choice),
+                    _ => self.read.push((one.request, vec![choice])),
+                }
+            }
+        }
+        Ok(())
+    }
+}
