@@ -54,6 +54,13 @@ struct Waiting {
     closed: Option<Failure>,
 }
 
+impl Waiting {
+    /// The tokens that run, and those that have their turn before another request of the tenant.
+    fn ahead(&self, tenant: Tenant) -> u64 {
+        self.admission.tokens().saturating_sub(self.queues.cost()) + self.queues.ahead(tenant)
+    }
+}
+
 /// What the thread of a device and those who ask share.
 pub struct Line {
     waiting: Mutex<Waiting>,
@@ -100,15 +107,15 @@ impl Line {
         self.lock().closed.clone().map_or(Ok(()), |failure| Err(Closed::For(failure)))
     }
 
-    /// Whether a request of that many tokens would be let in now; it takes no place.
+    /// Whether a tenant's request of that many tokens would be let in now; it takes no place.
     ///
     /// # Errors
     /// It would not, and why.
-    pub fn ask(&self, tokens: u64, left: Option<Duration>) -> Result<(), Closed> {
+    pub fn ask(&self, tenant: Tenant, tokens: u64, left: Option<Duration>) -> Result<(), Closed> {
         let waiting = self.lock();
         match &waiting.closed {
             Some(failure) => Err(Closed::For(failure.clone())),
-            None => waiting.admission.clone().admit(tokens, left).map_err(Closed::Busy),
+            None => waiting.admission.clone().admit_behind(waiting.ahead(tenant), tokens, left).map_err(Closed::Busy),
         }
     }
 
@@ -131,7 +138,8 @@ impl Line {
             return Err(Closed::For(failure.clone()));
         }
         let left = deadline.map(|deadline| deadline.saturating_sub(now));
-        waiting.admission.admit(tokens, left).map_err(Closed::Busy)?;
+        let ahead = waiting.ahead(tenant);
+        waiting.admission.admit_behind(ahead, tokens, left).map_err(Closed::Busy)?;
         let (parts, waiter) = accept();
         for (sentence, part) in sentences.into_iter().zip(parts) {
             // A lease's address tells generations apart as long as somebody holds it.
