@@ -20,6 +20,8 @@ mod hostile;
 mod inspect;
 #[path = "cli/kernels.rs"]
 mod kernels;
+#[path = "cli/load.rs"]
+mod load;
 #[path = "cli/support.rs"]
 mod support;
 #[path = "cli/verify.rs"]

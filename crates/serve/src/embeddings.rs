@@ -101,12 +101,12 @@ impl Embeddings {
         &self.text
     }
 
-    /// Whether a request of that many tokens would be let in now.
+    /// Whether a tenant's request of that many tokens would be let in now.
     ///
     /// # Errors
     /// It would not, and why.
-    pub fn ask(&self, tokens: u64, left: Option<Duration>) -> Result<(), Closed> {
-        self.line.ask(tokens, left)
+    pub fn ask(&self, tenant: Tenant, tokens: u64, left: Option<Duration>) -> Result<(), Closed> {
+        self.line.ask(tenant, tokens, left)
     }
 
     /// Whether requests are taken at all.

@@ -92,6 +92,13 @@ struct Waiting<W: Work> {
     closed: Option<Failure>,
 }
 
+impl<W: Work> Waiting<W> {
+    /// The tokens that run, and those that have their turn before another request of the tenant.
+    fn ahead(&self, tenant: Tenant) -> u64 {
+        self.admission.tokens().saturating_sub(self.queues.cost()) + self.queues.ahead(tenant)
+    }
+}
+
 /// What the thread of a device and those who ask share.
 pub struct Line<W: Work = Sentence> {
     waiting: Mutex<Waiting<W>>,
@@ -173,15 +180,15 @@ impl<W: Work> Line<W> {
         Some(self.clock.now().saturating_sub(taken))
     }
 
-    /// Whether a request of that many tokens would be let in now; it takes no place.
+    /// Whether a tenant's request of that many tokens would be let in now; it takes no place.
     ///
     /// # Errors
     /// It would not, and why.
-    pub fn ask(&self, tokens: u64, left: Option<Duration>) -> Result<(), Closed> {
+    pub fn ask(&self, tenant: Tenant, tokens: u64, left: Option<Duration>) -> Result<(), Closed> {
         let waiting = self.lock();
         match &waiting.closed {
             Some(failure) => Err(Closed::For(failure.clone())),
-            None => waiting.admission.clone().admit(tokens, left).map_err(Closed::Busy),
+            None => waiting.admission.clone().admit_behind(waiting.ahead(tenant), tokens, left).map_err(Closed::Busy),
         }
     }
 
@@ -198,7 +205,8 @@ impl<W: Work> Line<W> {
             return Err(Closed::For(failure.clone()));
         }
         let left = deadline.map(|deadline| deadline.saturating_sub(now));
-        waiting.admission.admit(cost, left).map_err(Closed::Busy)?;
+        let ahead = waiting.ahead(tenant);
+        waiting.admission.admit_behind(ahead, cost, left).map_err(Closed::Busy)?;
         let (parts, waiter) = accept();
         for (work, part) in works.into_iter().zip(parts) {
             waiting.queues.push(tenant, work.lane(), work.cost(), Job { work, deadline, queued: now, part });

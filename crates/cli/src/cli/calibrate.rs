@@ -49,7 +49,7 @@ impl Visit for Job<'_> {
 const MAX_TEXT_BYTES: u64 = 1 << 30;
 
 /// The texts of a file: JSON objects with `text`, one a line, or else the lines as they are. Empty lines are passed over.
-fn texts(path: &Path) -> Result<Vec<String>> {
+pub fn texts(path: &Path) -> Result<Vec<String>> {
     let bytes = read_file(path, MAX_TEXT_BYTES)?;
     let all = String::from_utf8(bytes)
         .map_err(|error| Error::input(path, format!("expected UTF-8, found another byte at place {}", error.utf8_error().valid_up_to())))?;

@@ -39,6 +39,12 @@ pub const SERVE: &str = "Examples:
   trifuse serve --model model/ --adapters adapters/ --listen 0.0.0.0:8000 --api-key-file keys
   curl localhost:8000/v1/embeddings -H 'content-type: application/json' -d '{\"model\": \"rust\", \"input\": \"one text\"}'";
 
+#[cfg(feature = "serve")]
+pub const LOAD: &str = "Examples:
+  trifuse load http://localhost:8000 --rate 200 --adapters mixed --check
+  trifuse load http://localhost:8000 --rate 100,200,400 --seconds 30 --picture latency.svg --json > load.json
+  trifuse load http://localhost:8000 --route chat --stream --concurrency 16 --model name";
+
 pub const GENERATE: &str = "Examples:
   trifuse generate --model model.gguf \"The capital of France is\"
   trifuse generate --model org/model --temperature 0.8 --top-p 0.95 --seed 7 \"Once upon a time\"

@@ -21,6 +21,8 @@ mod inspect;
 mod interrupt;
 mod kept;
 mod kernels;
+#[cfg(feature = "serve")]
+mod load;
 mod outcome;
 mod output;
 mod progress;
@@ -96,6 +98,10 @@ enum Command {
     #[cfg(feature = "serve")]
     #[command(after_help = examples::SERVE)]
     Serve(serve::Args),
+    /// Ask a server at a rate of requests, time each answer from when it was due, and check it
+    #[cfg(feature = "serve")]
+    #[command(after_help = examples::LOAD)]
+    Load(load::Args),
     /// Go on with a text by a language model
     #[command(after_help = examples::GENERATE)]
     Generate(generate::Args),
@@ -132,6 +138,8 @@ impl Command {
             Self::Embed(_) => "embed",
             #[cfg(feature = "serve")]
             Self::Serve(_) => "serve",
+            #[cfg(feature = "serve")]
+            Self::Load(_) => "load",
             Self::Generate(_) => "generate",
             Self::Chat(_) => "chat",
             Self::Eval(_) => "eval",
@@ -188,6 +196,8 @@ fn run(command: Command, global: &Global, output: &Output) -> Result<Outcome> {
         Command::Embed(args) => embed::run(&args, &global.backend, output),
         #[cfg(feature = "serve")]
         Command::Serve(args) => serve::run(&args, &global.backend, output),
+        #[cfg(feature = "serve")]
+        Command::Load(args) => load::run(&args, output),
         Command::Generate(args) => generate::run(&args, &global.backend, output),
         Command::Chat(args) => chat::run(&args, &global.backend, output),
         Command::Eval(args) => eval::run(&args, &global.backend, output),

@@ -148,10 +148,22 @@ impl Output {
     }
 
     fn object<T: Serialize>(&self, report: T) -> Result<()> {
+        self.raw(&self.text(report)?)
+    }
+
+    /// The object as text.
+    fn text<T: Serialize>(&self, report: T) -> Result<Vec<u8>> {
         let envelope = Envelope { schema_version: SCHEMA_VERSION, command: self.command, report };
         let mut text = serde_json::to_vec_pretty(&envelope).map_err(|error| Error::invalid("report", "values that JSON can hold", error))?;
         text.push(b'\n');
-        self.raw(&text)
+        Ok(text)
+    }
+
+    /// Writes the object to a file, whatever standard output is to hold.
+    #[cfg(feature = "serve")]
+    pub fn file<R: Report>(&self, path: &std::path::Path, report: &R) -> Result<()> {
+        let text = self.text(report)?;
+        trifuse::adapters::whole::write_file(path, |out| out.write_all(&text))
     }
 
     /// Writes to standard output. A reader that went away (`| head`) is no fault.

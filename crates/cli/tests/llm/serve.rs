@@ -82,5 +82,25 @@ pub fn answers_as_the_library_says() {
     assert_eq!((status, body["error"]["code"].as_str()), (404, Some("model_not_found")));
     let (status, body) = served.ask("/v1/completions", &json!({"model": "tiny", "prompt": vec![1; 2000], "max_tokens": 1}));
     assert_eq!((status, body["error"]["code"].as_str()), (400, Some("context_length_exceeded")), "{body}");
-    served.end(3 + 20);
+    let report = served.load(&[
+        "--route",
+        "completions",
+        "--stream",
+        "--ids=257",
+        "--adapters",
+        "mixed",
+        "--concurrency",
+        "4",
+        "--seconds",
+        "2",
+        "--warmup",
+        "0",
+        "--max-tokens",
+        "8",
+    ]);
+    let run = &report["runs"][0];
+    assert!(run["answered"].as_u64().unwrap() > 4 && run["tokens_per_second"].as_f64().unwrap() > 0.0, "{report}");
+    assert_eq!((&run["failed"], &run["wrong"], run["first_token"]["count"].as_u64()), (&json!({}), &json!(0), run["answered"].as_u64()), "{report}");
+    // One of each model before, and those of the load.
+    served.end(3 + 20 + report["models"].as_array().unwrap().len() + run["answered"].as_u64().unwrap() as usize);
 }

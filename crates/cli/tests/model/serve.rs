@@ -23,5 +23,10 @@ pub fn answers_as_embed_writes() {
     assert_eq!(written.len(), 3);
     let (status, body) = served.ask("/v1/embeddings", &json!({"model": "nobody", "input": "a"}));
     assert_eq!((status, body["error"]["code"].as_str()), (404, Some("model_not_found")));
-    served.end(1);
+    let report = served.load(&["--adapters", "mixed", "--rate", "20", "--seconds", "2", "--warmup", "0", "--length", "6"]);
+    let run = &report["runs"][0];
+    assert!(report["models"].as_array().unwrap().len() > 2 && report["answered_as_base"] == 0, "{report}");
+    assert_eq!((&run["answered"], &run["wrong"]), (&run["requests"], &json!(0)), "{report}");
+    // One request before, one of each model, and those of the load.
+    served.end(1 + report["models"].as_array().unwrap().len() + run["answered"].as_u64().unwrap() as usize);
 }

@@ -42,6 +42,15 @@ impl Served {
         (status, serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}")))
     }
 
+    /// Lets `trifuse load` ask it, checks that nothing was wrong, and gives the report.
+    pub fn load(&self, options: &[&str]) -> Value {
+        let url = format!("http://{}", self.address);
+        let output = Command::new(env!("CARGO_BIN_EXE_trifuse")).args(["load", &url, "--json", "--quiet", "--check"]).args(options).output().unwrap();
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
+        assert_eq!(output.status.code(), Some(0), "{report}");
+        report
+    }
+
     /// Ends it by a signal, and checks that it answered this many requests, all that it let in.
     pub fn end(&mut self, answered: usize) {
         assert!(Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap().success());

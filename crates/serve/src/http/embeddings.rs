@@ -130,7 +130,7 @@ pub async fn embeddings(State(app): State<Arc<App>>, caller: Caller, request: Re
     }
     // Before the work of tokenizing: what would be refused behind it is refused here.
     let left = deadline.map(|deadline| deadline.saturating_sub(app.shared.clock.now()));
-    embeddings.ask(1, left)?;
+    embeddings.ask(caller.tenant, 1, left)?;
     let Ask { model, input, base64, truncate, .. } = ask;
     let own = Arc::clone(&app);
     let tokens = tokio::task::spawn_blocking(move || tokens(&own, input, truncate)).await.map_err(|_| Fault::internal())??;

@@ -56,7 +56,12 @@ impl Admission {
 
     /// How long what is there now will take; nothing before the first batch.
     pub fn wait(&self) -> Duration {
-        let seconds = self.tokens_per_second().map_or(0.0, |rate| self.tokens as f64 / rate.max(1e-9));
+        self.wait_behind(self.tokens)
+    }
+
+    /// How long so many tokens will take.
+    fn wait_behind(&self, ahead: u64) -> Duration {
+        let seconds = self.tokens_per_second().map_or(0.0, |rate| ahead as f64 / rate.max(1e-9));
         Duration::try_from_secs_f64(seconds.min(1e9)).unwrap_or(Duration::MAX)
     }
 
@@ -65,7 +70,16 @@ impl Admission {
     /// # Errors
     /// The wait would be too long, or there would be too much.
     pub fn admit(&mut self, tokens: u64, left: Option<Duration>) -> Result<(), Refused> {
-        let wait = self.wait();
+        self.admit_behind(self.tokens, tokens, left)
+    }
+
+    /// Lets in a request before which only so many of the tokens have their turn, by the shares of those who ask: what a tenant asks for
+    /// beyond its share is no reason to refuse another.
+    ///
+    /// # Errors
+    /// The wait would be too long, or there would be too much.
+    pub fn admit_behind(&mut self, ahead: u64, tokens: u64, left: Option<Duration>) -> Result<(), Refused> {
+        let wait = self.wait_behind(ahead.min(self.tokens));
         let longest = left.map_or(self.limits.max_wait, |left| left.min(self.limits.max_wait));
         if self.tokens > 0 && (wait > longest || self.tokens.saturating_add(tokens) > self.limits.max_tokens) {
             return Err(Refused { retry_after: wait });

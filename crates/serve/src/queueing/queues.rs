@@ -47,6 +47,8 @@ struct Lane<K, Q> {
     queue: Q,
     quantum: u64,
     deficit: u64,
+    /// The cost of all that waits in it.
+    waits: u64,
 }
 
 /// Lanes that take turns. A lane with nothing in it is gone, and saves nothing up.
@@ -62,14 +64,33 @@ impl<K, Q> Default for RoundRobin<K, Q> {
 }
 
 impl<K: PartialEq, Q: Queue> RoundRobin<K, Q> {
-    /// The lane of `key`, in which something is about to be put.
-    fn lane(&mut self, key: K, weight: u64) -> &mut Q {
+    /// The lane of `key`, in which something of that cost is about to be put.
+    fn lane(&mut self, key: K, weight: u64, cost: u64) -> &mut Q {
         let at = self.lanes.iter().position(|lane| lane.key == key).unwrap_or(self.lanes.len());
         if at == self.lanes.len() {
             let quantum = QUANTUM.saturating_mul(weight.max(1));
-            self.lanes.push_back(Lane { key, queue: Q::default(), quantum, deficit: quantum });
+            self.lanes.push_back(Lane { key, queue: Q::default(), quantum, deficit: quantum, waits: 0 });
         }
-        &mut self.lanes[at].queue
+        let lane = &mut self.lanes[at];
+        lane.waits = lane.waits.saturating_add(cost);
+        &mut lane.queue
+    }
+
+    /// The cost of what has its turn before all that waits in the lane of `key` has had its own, that itself included.
+    fn ahead(&self, key: &K, weight: u64) -> u64 {
+        let (mut own, mut quanta) = (0, QUANTUM.saturating_mul(weight.max(1)));
+        let (own_quantum, mut all) = (quanta, 0u64);
+        for lane in self.lanes.iter().filter(|lane| lane.waits > 0) {
+            all = all.saturating_add(lane.waits);
+            if lane.key == *key {
+                own = lane.waits;
+            } else {
+                quanta = quanta.saturating_add(lane.quantum);
+            }
+        }
+        // For each quantum of its own the others have one each.
+        let turns = u128::from(own) * u128::from(quanta) / u128::from(own_quantum);
+        all.min(u64::try_from(turns).unwrap_or(u64::MAX))
     }
 
     /// Turns to the lane that is next and can pay for its item.
@@ -102,6 +123,7 @@ impl<K: PartialEq, Q: Queue> Queue for RoundRobin<K, Q> {
         let cost = self.turn()?;
         let lane = self.lanes.front_mut()?;
         lane.deficit -= cost;
+        lane.waits = lane.waits.saturating_sub(cost);
         lane.queue.pop()
     }
 }
@@ -120,19 +142,21 @@ pub struct Tenant {
 pub struct Queues<T> {
     tenants: RoundRobin<u32, RoundRobin<u64, Fifo<T>>>,
     len: usize,
+    cost: u64,
 }
 
 impl<T> Default for Queues<T> {
     fn default() -> Self {
-        Self { tenants: RoundRobin::default(), len: 0 }
+        Self { tenants: RoundRobin::default(), len: 0, cost: 0 }
     }
 }
 
 impl<T> Queues<T> {
     /// Puts an item at the end of its tenant's and adapter's lane. `adapter` is any number that tells adapters apart.
     pub fn push(&mut self, tenant: Tenant, adapter: u64, cost: u64, item: T) {
-        self.tenants.lane(tenant.number, tenant.share.into()).lane(adapter, 1).0.push_back((cost, item));
+        self.tenants.lane(tenant.number, tenant.share.into(), cost).lane(adapter, 1, cost).0.push_back((cost, item));
         self.len += 1;
+        self.cost = self.cost.saturating_add(cost);
     }
 
     /// The cost of the item that is next.
@@ -142,9 +166,21 @@ impl<T> Queues<T> {
 
     /// The item that is next.
     pub fn pop(&mut self) -> Option<T> {
+        let cost = self.tenants.next_cost()?;
         let item = self.tenants.pop()?;
         self.len -= 1;
+        self.cost = self.cost.saturating_sub(cost);
         Some(item)
+    }
+
+    /// The cost of what has its turn before an item that the tenant would put here now: the tenant's own, and what others have in turn with it.
+    pub fn ahead(&self, tenant: Tenant) -> u64 {
+        self.tenants.ahead(&tenant.number, tenant.share.into())
+    }
+
+    /// The cost of all items.
+    pub fn cost(&self) -> u64 {
+        self.cost
     }
 
     /// The number of items.

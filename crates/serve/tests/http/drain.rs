@@ -63,6 +63,12 @@ fn agree(ledger: &Ledger, right: usize) {
     assert_eq!(ledger.accepted(), right as u64);
 }
 
+/// How often a server ends: ten times, and a hundred where a soak is to be as long as that of `./check full`.
+fn rounds() -> u64 {
+    let seconds = std::env::var("TRIFUSE_SOAK_SECONDS").ok().and_then(|text| text.parse::<u64>().ok());
+    if seconds.is_some_and(|seconds| seconds >= 60) { 100 } else { 10 }
+}
+
 #[test]
 fn a_server_that_ends_under_load_resets_nothing() {
     let reference = Running::new();
@@ -71,7 +77,7 @@ fn a_server_that_ends_under_load_resets_nothing() {
     let texts = ["w1", "w2 w3 w4", "w5 w6 w7 w8 w9 w10 w11"];
     let expected: Vec<(String, String, Vec<u32>)> =
         names.iter().flat_map(|(name, adapter)| texts.map(|text| ((*name).into(), text.into(), library.of(text, *adapter)))).collect();
-    for round in 0..10u64 {
+    for round in 0..rounds() {
         let mut server = Running::with(|config| config.limits.drain_delay = Duration::from_millis(20 * (round % 3)), |_| {});
         let (addr, seen) = (server.handle().addr(), Seen::default());
         std::thread::scope(|scope| {
@@ -79,7 +85,7 @@ fn a_server_that_ends_under_load_resets_nothing() {
                 let (expected, seen) = (&expected, &seen);
                 scope.spawn(move || ask_until_the_end(addr, expected, thread * 5, seen));
             }
-            std::thread::sleep(Duration::from_millis(60 + 17 * round));
+            std::thread::sleep(Duration::from_millis(60 + 17 * (round % 10)));
             server.handle().drain();
             while !server.handle().is_finished() {
                 std::thread::sleep(Duration::from_millis(2));

@@ -7,40 +7,13 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use trifuse::model::Row;
 use trifuse::{Error, Result};
+use trifuse_serve::Embedder;
 use trifuse_serve::queueing::ledger::Outcome;
-use trifuse_serve::{Embedder, Opened};
 
 use super::Running;
 use super::embeddings::bits;
+use super::support::faulty::before;
 use super::support::tiny::{NAME, Reference};
-
-type Deed = Box<dyn FnMut(&[Row<'_>]) -> Result<()>>;
-
-/// An encoder before which something happens.
-struct Faulty {
-    inner: Box<dyn Embedder>,
-    before: Deed,
-}
-
-impl Embedder for Faulty {
-    fn embed(&mut self, rows: &[Row<'_>]) -> Result<Vec<f32>> {
-        (self.before)(rows)?;
-        self.inner.embed(rows)
-    }
-}
-
-fn before<F: FnMut(&[Row<'_>]) -> Result<()> + Send + 'static>(deed: F) -> impl FnOnce(&mut Opened) + Send + 'static {
-    struct Nothing;
-    impl Embedder for Nothing {
-        fn embed(&mut self, _: &[Row<'_>]) -> Result<Vec<f32>> {
-            Err(Error::invalid("embedder", "one", "none"))
-        }
-    }
-    move |opened| {
-        let inner = std::mem::replace(&mut opened.embedder, Box::new(Nothing));
-        opened.embedder = Box::new(Faulty { inner, before: Box::new(deed) });
-    }
-}
 
 fn ask() -> Value {
     json!({"model": NAME, "input": "w1 w2"})

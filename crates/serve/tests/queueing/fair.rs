@@ -30,8 +30,10 @@ proptest! {
                 take(&mut queues);
             }
         }
+        // A tenant who is alone has all before it, and none has more than there is.
+        prop_assert!((0..5).all(|owner| queues.ahead(tenant(owner, 1)) <= queues.cost()));
         while take(&mut queues) {}
-        prop_assert!(queues.is_empty() && queues.next_cost().is_none());
+        prop_assert!(queues.is_empty() && queues.next_cost().is_none() && queues.cost() == 0);
         prop_assert_eq!(sent, came);
     }
 
@@ -57,6 +59,16 @@ proptest! {
             prop_assert!(got[&owner].abs_diff(fair) <= slack, "tenant {} got {} of {}", owner, got[&owner], fair);
         }
     }
+}
+
+#[test]
+fn what_goes_before_a_tenant_is_its_own_and_the_turns_of_others() {
+    let mut queues = Queues::default();
+    (0..100).for_each(|_| queues.push(tenant(1, 1), 0, 32, ()));
+    assert_eq!((queues.cost(), queues.ahead(tenant(1, 1)), queues.ahead(tenant(2, 1))), (3200, 3200, 0));
+    (0..10).for_each(|_| queues.push(tenant(2, 1), 0, 32, ()));
+    assert_eq!((queues.cost(), queues.ahead(tenant(1, 1)), queues.ahead(tenant(2, 1))), (3520, 3520, 640), "one turn each");
+    assert_eq!(queues.ahead(tenant(2, 4)), 400, "four turns to one");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 mod batches;
 mod fair;
+mod flood;
 mod names;
 mod simulated;
 mod tickets;

@@ -41,6 +41,8 @@ impl Answer {
 /// A connection.
 pub struct Client {
     pub stream: BufReader<TcpStream>,
+    /// Whether any of the answer came that is waited for.
+    pub begun: bool,
 }
 
 impl Client {
@@ -48,10 +50,11 @@ impl Client {
         let stream = TcpStream::connect(addr)?;
         stream.set_read_timeout(Some(Duration::from_secs(60)))?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream: BufReader::new(stream) })
+        Ok(Self { stream: BufReader::new(stream), begun: false })
     }
 
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.begun = false;
         self.stream.get_mut().write_all(bytes)
     }
 
@@ -84,6 +87,7 @@ impl Client {
     /// The status and headers of the next answer.
     pub fn head(&mut self) -> Result<Answer> {
         let first = self.line()?;
+        self.begun = true;
         let status = first.split(' ').nth(1).and_then(|status| status.parse().ok()).ok_or_else(|| Error::other(first.clone()))?;
         let mut headers = BTreeMap::new();
         loop {
@@ -114,11 +118,16 @@ impl Client {
                 }
             }
         } else {
-            let length = answer.headers.get("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
-            answer.body = vec![0; length];
-            self.stream.read_exact(&mut answer.body)?;
+            answer.body = self.sized(&answer)?;
         }
         Ok(answer)
+    }
+
+    /// The body of an answer that tells its length.
+    pub fn sized(&mut self, answer: &Answer) -> Result<Vec<u8>> {
+        let mut body = vec![0; answer.headers.get("content-length").and_then(|length| length.parse().ok()).unwrap_or(0)];
+        self.stream.read_exact(&mut body)?;
+        Ok(body)
     }
 
     /// Whether the server has ended the connection, rather than reset it.

@@ -27,7 +27,7 @@ pub const NAME: &str = "tiny";
 pub const ADAPTERS: [&str; 2] = ["left", "right"];
 
 /// Numbers that look drawn.
-fn values(seed: u64, count: usize, scale: f32) -> Vec<f32> {
+pub fn values(seed: u64, count: usize, scale: f32) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut next = || {
         state ^= state << 13;
@@ -38,6 +38,17 @@ fn values(seed: u64, count: usize, scale: f32) -> Vec<f32> {
     (0..count).map(|_| next() * scale).collect()
 }
 
+/// A tensor's name, shape and values.
+pub type Tensor = (String, Vec<usize>, Vec<f32>);
+
+/// Writes a file of tensors.
+pub fn store(path: &Path, tensors: &[Tensor]) {
+    let views = tensors.iter().map(|(name, shape, data)| {
+        (name.as_str(), safetensors::tensor::TensorView::new(safetensors::Dtype::F32, shape.clone(), bytemuck::cast_slice(data)).unwrap())
+    });
+    std::fs::write(path, safetensors::serialize(views, None).unwrap()).unwrap();
+}
+
 /// The model's folder, which goes with what is returned.
 pub fn folder() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
@@ -46,7 +57,7 @@ pub fn folder() -> TempDir {
         "intermediate_size": WIDE, "hidden_act": "gelu", "max_position_embeddings": MAX_TOKENS, "type_vocab_size": 1, "layer_norm_eps": 1e-12});
     write("config.json", config.to_string());
     write("tokenizer.json", tokenizer());
-    let mut tensors: Vec<(String, Vec<usize>, Vec<f32>)> = Vec::new();
+    let mut tensors: Vec<Tensor> = Vec::new();
     let mut add = |name: &str, shape: &[usize], scale: f32| {
         let seed = tensors.len() as u64 + 1;
         tensors.push((name.into(), shape.to_vec(), values(seed, shape.iter().product(), scale)));
@@ -68,17 +79,7 @@ pub fn folder() -> TempDir {
         of("output.dense", &[WIDTH, WIDE]);
         of("output.LayerNorm", &[WIDTH]);
     }
-    let view = |(name, shape, data): &(String, Vec<usize>, Vec<f32>)| {
-        (
-            name.clone(),
-            safetensors::tensor::TensorView::new(safetensors::Dtype::F32, shape.clone(), bytemuck::cast_slice(data)).unwrap().data().to_vec(),
-            shape.clone(),
-        )
-    };
-    let held: Vec<_> = tensors.iter().map(view).collect();
-    let views =
-        held.iter().map(|(name, data, shape)| (name.clone(), safetensors::tensor::TensorView::new(safetensors::Dtype::F32, shape.clone(), data).unwrap()));
-    std::fs::write(folder.path().join("model.safetensors"), safetensors::serialize(views, None).unwrap()).unwrap();
+    store(&folder.path().join("model.safetensors"), &tensors);
     folder
 }
 

@@ -3,7 +3,7 @@
 mod compare;
 mod list;
 mod pages;
-mod pictures;
+pub(super) mod pictures;
 mod regret;
 mod suite;
 

@@ -5,7 +5,7 @@ mod density;
 mod latency;
 mod length;
 mod roofline;
-mod sheet;
+pub mod sheet;
 
 use std::path::PathBuf;
 

@@ -6,9 +6,9 @@ use trifuse::{Error, Result};
 use trifuse_cli::bench::stored::Stored;
 
 /// What drawing gives.
-pub(super) type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
+pub type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
 /// The area on which a picture is drawn.
-pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// Colours that people of every sort of sight tell apart (Okabe and Ito).
 pub(super) const COLOURS: [RGBColor; 7] = [
@@ -21,9 +21,9 @@ pub(super) const COLOURS: [RGBColor; 7] = [
     RGBColor(90, 90, 90),
 ];
 pub(super) const GREY: RGBColor = RGBColor(120, 120, 120);
-pub(super) const GRID: RGBColor = RGBColor(232, 232, 232);
+pub const GRID: RGBColor = RGBColor(232, 232, 232);
 
-pub(super) fn colour(number: usize) -> RGBColor {
+pub fn colour(number: usize) -> RGBColor {
     COLOURS[number % COLOURS.len()]
 }
 
@@ -33,7 +33,7 @@ pub(super) fn device(report: &Stored) -> String {
 }
 
 /// Draws on a white sheet with a title.
-pub(super) fn sheet(size: (u32, u32), title: &str, below: &str, draw: impl FnOnce(&Area) -> Drawn) -> Result<String> {
+pub fn sheet(size: (u32, u32), title: &str, below: &str, draw: impl FnOnce(&Area) -> Drawn) -> Result<String> {
     let mut text = String::new();
     let drawn = || -> Drawn {
         let root = SVGBackend::with_string(&mut text, size).into_drawing_area();
@@ -54,7 +54,7 @@ fn drawn_or_told(draw: impl FnOnce() -> Drawn) -> Result<()> {
 }
 
 /// Names what was drawn, in a corner of the chart.
-pub(super) fn legend<'a, 'b: 'a, C: CoordTranslate>(chart: &mut ChartContext<'a, SVGBackend<'b>, C>, corner: SeriesLabelPosition) -> Drawn {
+pub fn legend<'a, 'b: 'a, C: CoordTranslate>(chart: &mut ChartContext<'a, SVGBackend<'b>, C>, corner: SeriesLabelPosition) -> Drawn {
     let labels = &mut chart.configure_series_labels();
     labels.position(corner).background_style(WHITE.mix(0.9)).border_style(GRID).label_font(("sans-serif", 13)).draw()
 }
@@ -65,7 +65,7 @@ pub(super) fn prefix(most: f64) -> (f64, &'static str) {
 }
 
 /// The unit for times up to `most` seconds.
-pub(super) fn time_unit(most: f64) -> (f64, &'static str) {
+pub fn time_unit(most: f64) -> (f64, &'static str) {
     match most {
         1.0.. => (1.0, "s"),
         1e-3.. => (1e-3, "ms"),
@@ -74,7 +74,7 @@ pub(super) fn time_unit(most: f64) -> (f64, &'static str) {
 }
 
 /// A number with three figures that count.
-pub(super) fn short(value: f64) -> String {
+pub fn short(value: f64) -> String {
     let digits = (2 - value.abs().max(1e-9).log10().floor() as i32).clamp(0, 4) as usize;
     let text = format!("{value:.digits$}");
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').into() } else { text }

@@ -1,0 +1,76 @@
+//! What became of what was asked.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A count that many threads add to.
+#[derive(Debug, Default)]
+pub struct Count(AtomicU64);
+
+impl Count {
+    pub fn one(&self) {
+        self.many(1);
+    }
+
+    pub fn many(&self, more: u64) {
+        self.0.fetch_add(more, Ordering::SeqCst);
+    }
+
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+macro_rules! counts {
+    ($($(#[$about:meta])* $name:ident),* $(,)?) => {
+        /// The counts of a life, or of all.
+        #[derive(Debug, Default)]
+        pub struct Counts {
+            $($(#[$about])* pub $name: Count),*
+        }
+
+        impl Counts {
+            /// Adds those of another.
+            pub fn add(&self, other: &Self) {
+                $(self.$name.many(other.$name.get());)*
+            }
+
+            fn each(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name.get())),*]
+            }
+        }
+    };
+}
+
+counts! {
+    /// Whole answers of callers who wait for them, each compared bit for bit; and the streams among them.
+    right, streams,
+    /// 429; 500 where a fault was planned; 504; 503 of a lost device.
+    refused, failed, expired, lost,
+    /// What the server said as it ended: 503, or the end of a connection on which no answer had begun.
+    draining, over,
+    /// Requests of hostile clients that the server may have let in, whatever became of them.
+    strange,
+    /// Hostile clients by their sort.
+    vanished, dripped, starved, halved, mangled,
+    /// Faults that the device had, the rows of batches that they cost, and how often it stood still.
+    faults, blamed, stalls,
+    /// Requests that the server let in, and those that were given up by their callers.
+    accepted, cancelled,
+}
+
+impl Counts {
+    /// Fails unless everything that can happen did.
+    pub fn check_every_sort(&self) {
+        let never: Vec<_> =
+            self.each().into_iter().filter(|(name, count)| *count == 0 && !["refused", "expired", "failed", "blamed", "lost"].contains(name)).collect();
+        assert!(never.is_empty(), "it never happened: {never:?}; {self}");
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words: Vec<String> = self.each().into_iter().map(|(name, count)| format!("{count} {name}")).collect();
+        f.write_str(&words.join(", "))
+    }
+}

@@ -1,0 +1,55 @@
+//! What a device does wrong, by a schedule of a seed.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rand::{Rng as _, SeedableRng as _};
+use trifuse::model::Row;
+use trifuse::{Error, Result};
+
+use super::counts::Counts;
+use super::mutate::Rng;
+
+/// A device's faults.
+pub struct Faults {
+    rng: Rng,
+}
+
+/// What the device is told by the test.
+#[derive(Debug, Default)]
+pub struct Told {
+    /// It is to be lost with the next batch.
+    pub lost: AtomicBool,
+}
+
+impl Faults {
+    pub fn new(seed: u64) -> Self {
+        Self { rng: Rng::seed_from_u64(seed) }
+    }
+
+    /// What happens before a batch.
+    ///
+    /// # Errors
+    /// A fault that is planned.
+    pub fn before(&mut self, rows: &[Row<'_>], told: &Told, counts: &Counts) -> Result<()> {
+        let fault = |error: Error| {
+            counts.faults.one();
+            counts.blamed.many(rows.len() as u64);
+            Err(error)
+        };
+        if told.lost.load(Ordering::SeqCst) {
+            return fault(Error::device("a launch", "gone, as planned"));
+        }
+        match self.rng.random_range(0..1000) {
+            0..15 => {
+                counts.stalls.one();
+                std::thread::sleep(Duration::from_millis(self.rng.random_range(20..120)));
+                Ok(())
+            }
+            // The batch is tried in halves, whose turn this is too.
+            15..45 => fault(Error::OutOfMemory { requested: 1, purpose: "a soak".into() }),
+            45..50 => fault(Error::invalid("a launch", "no fault", "one that is planned")),
+            _ => Ok(()),
+        }
+    }
+}

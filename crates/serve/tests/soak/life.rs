@@ -1,0 +1,153 @@
+//! One server from its start to its end, among all its clients.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use rand::SeedableRng as _;
+use trifuse_serve::generate::Generate;
+use trifuse_serve::queueing::ledger::Outcome;
+use trifuse_serve::{Config, EmbeddingModel, Handle, LanguageModel, Server};
+
+use super::callers::{self, Arrivals};
+use super::counts::Counts;
+use super::faults::{Faults, Told};
+use super::hostile;
+use super::mutate::Rng;
+use super::support::faulty::before;
+use super::support::{tiny, writer};
+use super::world::World;
+
+/// Callers who wait for their answers, each with a connection.
+const CALLERS: usize = 16;
+/// Requests a second of all callers in quiet times, and how many times more in a burst, which is a fifth of each second.
+const RATE: f64 = 150.0;
+const BURST: f64 = 3.0;
+/// How long a server may take to end: what is under way has a part of a second to go.
+const LONGEST_END: Duration = Duration::from_secs(40);
+
+/// How a life ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// As by SIGTERM, under load.
+    Drained,
+    /// The device fails under load, and then it is ended as `trifuse serve` ends it.
+    Lost,
+}
+
+/// A server's life, as all its clients see it.
+pub struct Life<'a> {
+    pub world: &'a World,
+    pub counts: Arc<Counts>,
+    pub addr: Mutex<Option<SocketAddr>>,
+    seed: u64,
+    told: Arc<Told>,
+    ending: AtomicBool,
+    over: AtomicBool,
+}
+
+/// The defaults, but for times: what is slow is given up soon enough to be seen.
+fn config() -> Config {
+    let mut config = Config::new(([127, 0, 0, 1], 0).into());
+    config.threads = 2;
+    config.queue.max_wait = Duration::from_millis(400);
+    config.limits.header = Duration::from_millis(700);
+    config.limits.body = Duration::from_millis(700);
+    config.limits.drain_delay = Duration::from_millis(60);
+    config
+}
+
+/// A server of these models.
+pub fn server(encoder: Option<EmbeddingModel>, writer: Option<LanguageModel>) -> Handle {
+    Server::start(config(), encoder, writer.map(|writer| Arc::new(writer) as Arc<dyn Generate>)).unwrap()
+}
+
+impl<'a> Life<'a> {
+    pub fn new(seed: u64, world: &'a World) -> Self {
+        let (counts, told) = (Arc::default(), Arc::default());
+        Self { world, counts, addr: Mutex::new(None), seed, told, ending: AtomicBool::new(false), over: AtomicBool::new(false) }
+    }
+
+    /// Where the server is.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr.lock().unwrap().unwrap()
+    }
+
+    /// Whether the server was told to end.
+    pub fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::SeqCst)
+    }
+
+    /// Whether its device is to fail.
+    pub fn is_lost(&self) -> bool {
+        self.told.lost.load(Ordering::SeqCst)
+    }
+
+    /// Whether the server has ended.
+    pub fn is_over(&self) -> bool {
+        self.over.load(Ordering::SeqCst)
+    }
+
+    /// A number of its own for the client `number`.
+    pub fn rng(&self, number: u64) -> Rng {
+        Rng::seed_from_u64(self.seed.wrapping_mul(1009).wrapping_add(number))
+    }
+
+    fn start(&self) -> Handle {
+        let (mut faults, told, counts) = (Faults::new(self.seed), Arc::clone(&self.told), Arc::clone(&self.counts));
+        let deed = move |rows: &[trifuse::model::Row<'_>]| faults.before(rows, &told, &counts);
+        let handle = server(Some(tiny::model_with(self.world.encoder.path(), before(deed))), Some(writer::model(self.world.writer.path())));
+        *self.addr.lock().unwrap() = Some(handle.addr());
+        handle
+    }
+
+    /// Lives for about so long, ends, and holds the server's books against those of the clients.
+    pub fn run(&self, length: Duration, ending: Ending) {
+        let handle = self.start();
+        let arrivals = Arrivals::new(self.rng(0), RATE, |at, mean| if at % 1.0 < 0.8 { mean } else { mean * BURST });
+        std::thread::scope(|scope| {
+            for _ in 0..CALLERS {
+                scope.spawn(|| callers::ask_until_the_end(self, &arrivals));
+            }
+            hostile::spawn(self, scope);
+            std::thread::sleep(length);
+            if ending == Ending::Lost {
+                self.told.lost.store(true, Ordering::SeqCst);
+                until("the loss is seen", || handle.is_lost());
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            self.ending.store(true, Ordering::SeqCst);
+            handle.drain();
+            until("the server ends", || handle.is_finished());
+            self.over.store(true, Ordering::SeqCst);
+        });
+        self.check_books(&handle);
+        handle.wait();
+    }
+
+    fn check_books(&self, handle: &Handle) {
+        let (ledger, counts) = (handle.ledger(), &self.counts);
+        let [finished, failed, cancelled, expired] = Outcome::ALL.map(|outcome| ledger.ended(outcome));
+        let told = format!("{ledger:?}; {counts}; seed {}", self.seed);
+        assert_eq!((ledger.open(), ledger.accepted()), (0, finished + failed + cancelled + expired), "{told}");
+        let strange = counts.strange.get();
+        // What hostile clients asked for may have been let in or not, and have ended in any way.
+        let within = |server: u64, client: u64, more: u64| (client..=client + more + strange).contains(&server);
+        assert!(within(finished, counts.right.get(), 0), "answers: {told}");
+        assert!(within(failed, counts.failed.get(), counts.lost.get()), "failures: {told}");
+        assert!(within(expired, counts.expired.get(), 0) && cancelled <= strange, "ends: {told}");
+        assert!(counts.failed.get() <= counts.blamed.get(), "more failed than was planned: {told}");
+        counts.accepted.many(ledger.accepted());
+        counts.cancelled.many(cancelled);
+    }
+}
+
+/// Waits until `holds`.
+fn until(what: &str, holds: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < LONGEST_END, "{what}: it does not come");
+        std::thread::sleep(Duration::from_millis(3));
+    }
+}

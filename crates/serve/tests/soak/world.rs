@@ -1,0 +1,96 @@
+//! What is asked, and what the library alone answers.
+
+use rand::{Rng as _, SeedableRng as _};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::mutate::Rng;
+use super::support::client::Client;
+use super::support::{tiny, writer};
+
+/// Texts for embeddings.
+const TEXTS: usize = 24;
+/// Prompts to go on with.
+const PROMPTS: usize = 10;
+/// Tokens of an answer, at most.
+const MOST: usize = 24;
+
+/// A text for one model, and the bits of its vector.
+pub struct Vector {
+    pub model: String,
+    pub text: String,
+    pub ids: Vec<i32>,
+    pub bits: Vec<u32>,
+}
+
+/// A prompt for one model, and what it is answered.
+pub struct Writing {
+    /// The request for a completion, which is no stream.
+    pub ask: Value,
+    /// The text, why it ended, and the logarithms of probabilities.
+    pub choice: Value,
+}
+
+/// The models' files, and every right answer.
+pub struct World {
+    pub encoder: TempDir,
+    pub writer: TempDir,
+    pub vectors: Vec<Vector>,
+    pub writings: Vec<Writing>,
+}
+
+impl World {
+    pub fn new() -> Self {
+        let (encoder, writer) = (tiny::folder(), writer::folder());
+        let vectors = vectors(&encoder);
+        let writings = writings(&writer);
+        Self { encoder, writer, vectors, writings }
+    }
+}
+
+fn vectors(folder: &TempDir) -> Vec<Vector> {
+    let mut library = tiny::Reference::new(folder.path());
+    let mut rng = Rng::seed_from_u64(11);
+    let mut all = Vec::new();
+    for _ in 0..TEXTS {
+        let words: Vec<String> = (0..rng.random_range(1..24)).map(|_| format!("w{}", rng.random_range(0..60))).collect();
+        let text = words.join(" ");
+        let ids = library.ids(&text);
+        for (model, adapter) in std::iter::once((tiny::NAME, None)).chain(tiny::ADAPTERS.map(|name| (name, Some(name)))) {
+            all.push(Vector { model: model.into(), text: text.clone(), ids: ids.clone(), bits: library.of_ids(&ids, adapter) });
+        }
+    }
+    // A base that answered in an adapter's place would be seen.
+    all.chunks(1 + tiny::ADAPTERS.len()).for_each(|same| assert!(same[1].bits != same[0].bits && same[2].bits != same[0].bits && same[1].bits != same[2].bits));
+    all
+}
+
+/// Each prompt and model, asked for one at a time of a server that does nothing else. What the base says is held against the model without an engine.
+fn writings(folder: &TempDir) -> Vec<Writing> {
+    let handle = super::life::server(None, Some(writer::model(folder.path())));
+    let mut client = Client::to(handle.addr()).unwrap();
+    let mut rng = Rng::seed_from_u64(12);
+    let prompts: Vec<Vec<u32>> = (0..PROMPTS).map(|_| (0..rng.random_range(2..30)).map(|_| rng.random_range(3..writer::VOCABULARY as u32)).collect()).collect();
+    let expected = writer::alone(folder.path(), &prompts, MOST);
+    let mut all = Vec::new();
+    for (number, (prompt, alone)) in prompts.iter().zip(&expected).enumerate() {
+        for model in std::iter::once(writer::NAME).chain(writer::ADAPTERS) {
+            for temperature in [0.0, 0.9] {
+                let ask = json!({"model": model, "prompt": prompt, "max_tokens": MOST, "temperature": temperature, "seed": number, "logprobs": 1});
+                let answer = client.post("/v1/completions", &ask);
+                assert_eq!(answer.status, 200, "{}", answer.text());
+                let choice = answer.json()["choices"][0].clone();
+                if (model, temperature) == (writer::NAME, 0.0) {
+                    assert_eq!(choice["text"].as_str(), Some(alone.as_str()), "{ask}");
+                }
+                all.push(Writing { ask, choice });
+            }
+        }
+    }
+    // Six are of one prompt, two of each model: an adapter that the base stood in for would have its probabilities.
+    all.chunks(6).for_each(|same| assert!(same[0].choice != same[2].choice && same[0].choice != same[4].choice && same[2].choice != same[4].choice));
+    drop(client);
+    handle.drain();
+    handle.wait();
+    all
+}
