@@ -42,12 +42,13 @@
 //! | `adapters` | PEFT folders, encoding with certificates, bundles, and the engine that serves mixed batches from them |
 //! | `model` | a sentence encoder with an adapter of its own on every line |
 //! | `llm` | decoders of Llama's family: weights, tokenizer, chat templates, generation; pages, prefixes, schedules, sampling |
+//! | `shrink` | decoders whose projections become two factors each, within a budget |
 //! | `read` | files from outside, read with a bound |
 //! | `safetensors_file` | the one reader of safetensors files, which come from outside and are not trusted |
 //!
 //! Features: `cpu` (default), `wgpu` (default) and `cuda` add backends; `adapters` adds PEFT folders, bundles and the engine,
-//! `compress`, besides, encoding, `model` sentence encoders, `llm` language models and `gguf` their files in that format. None changes a
-//! result.
+//! `compress`, besides, encoding, `model` sentence encoders, `llm` language models, `gguf` their files in that format and
+//! `shrink` makes them smaller. None changes a result.
 //!
 //! The crate `trifuse-testkit` proves a backend against float64; `trifuse-cli` is the `trifuse` command.
 
@@ -73,6 +74,8 @@ pub mod read;
 #[cfg(feature = "safetensors")]
 pub mod safetensors_file;
 pub mod session;
+#[cfg(feature = "shrink")]
+pub mod shrink;
 
 pub use dtype::DType;
 pub use error::{Error, Result};

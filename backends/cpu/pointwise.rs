@@ -10,7 +10,7 @@ use crate::device::Slice;
 use crate::error::{Error, Result};
 use crate::ops::index::PageShape;
 use crate::ops::pointwise::{Kind, Turn};
-use crate::ops::{Pointwise, PointwiseArgs};
+use crate::ops::{Activation, Pointwise, PointwiseArgs};
 
 const VARIANT: &str = "rows";
 /// About how many elements a piece of work has, so that its cost exceeds that of starting it.
@@ -144,7 +144,12 @@ unsafe fn run<T: Element>(op: &Pointwise, args: &PointwiseArgs<Cpu>) -> Result<(
         }
         return Ok(());
     }
-    let (piece, y_stride) = ((PIECE / columns).max(1), if matches!(op.kind, Kind::Glu(_)) { columns } else { operands.stride });
+    if let Kind::Glu(activation) = op.kind {
+        // SAFETY: as this function's contract.
+        unsafe { gates(activation, operands.x, y, [rows, columns]) };
+        return Ok(());
+    }
+    let piece = (PIECE / columns).max(1);
     (0..rows.div_ceil(piece)).into_par_iter().for_each(|number| {
         with_scratch([columns, columns], |[values, other]| {
             for row in number * piece..((number + 1) * piece).min(rows) {
@@ -199,24 +204,42 @@ unsafe fn run<T: Element>(op: &Pointwise, args: &PointwiseArgs<Cpu>) -> Result<(
                             let norm = if norm < 1e-12 { 1e-12 } else { norm };
                             values.iter_mut().for_each(|value| *value /= norm);
                         }
-                        Kind::Add | Kind::Append { .. } | Kind::Store { .. } => operands.widen(row, values, other),
-                        Kind::Glu(activation) => {
-                            operands.widen(row, values, other);
-                            math::activate(activation, values);
-                            T::widen(operands.x.read(row * operands.stride + columns, columns), other);
-                            values.iter_mut().zip(&*other).for_each(|(value, up)| *value *= up);
-                        }
+                        Kind::Add | Kind::Append { .. } | Kind::Store { .. } | Kind::Glu(_) => operands.widen(row, values, other),
                         Kind::Activation(activation) => {
                             operands.widen(row, values, other);
                             math::activate(activation, values);
                         }
                     }
-                    T::narrow(values, y.write(row * y_stride, columns));
+                    T::narrow(values, y.write(row * operands.stride, columns));
                 }
             }
         });
     });
     Ok(())
+}
+
+/// What gates let through, of rows `[gate | up]`. A long row is cut, so that one row keeps all cores busy.
+///
+/// # Safety
+/// The operands are held: x has `rows` rows of `2 · columns` elements, and y as many of `columns`.
+unsafe fn gates<T: Element>(activation: Activation, x: View<T>, y: View<T>, [rows, columns]: [usize; 2]) {
+    let (length, least) = (columns.min(PIECE), (PIECE / columns).max(1));
+    let parts = columns.div_ceil(length);
+    (0..rows * parts).into_par_iter().with_min_len(least).for_each(|number| {
+        let (row, first) = (number / parts, number % parts * length);
+        let count = length.min(columns - first);
+        let at = 2 * row * columns + first;
+        with_scratch([count, count], |[values, other]| {
+            // SAFETY: the part lies inside its row, and no other part writes there.
+            unsafe {
+                T::widen(x.read(at, count), values);
+                math::activate(activation, values);
+                T::widen(x.read(at + columns, count), other);
+                values.iter_mut().zip(&*other).for_each(|(value, up)| *value *= up);
+                T::narrow(values, y.write(row * columns + first, count));
+            }
+        });
+    });
 }
 
 /// The place in a pool of each of `rows` new rows; none where its sequence is too short. Every word becomes an address, and is checked.

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::keys::{Keys, ids};
+use super::ranks::Ranks;
 use super::rope::Scaling;
 use crate::error::{Error, Result};
 
@@ -73,6 +74,8 @@ pub struct Config {
     pub head_norm: bool,
     /// Tokens at each of which a text ends, as far as the configuration says.
     pub ends: Vec<u32>,
+    /// The projections that are two factors each.
+    pub ranks: Ranks,
 }
 
 impl Config {
@@ -123,7 +126,7 @@ impl Config {
         }
         let (base, scaling) = Scaling::of(keys, context)?;
         let window = if family == Family::Mistral { keys.size("sliding_window")? } else { None };
-        Ok(Self {
+        let config = Self {
             family,
             vocabulary: keys.wanted("vocab_size")? as u32,
             hidden,
@@ -142,7 +145,10 @@ impl Config {
             output_bias: attention_bias && family != Family::Qwen2,
             head_norm: family == Family::Qwen3,
             ends: ids(keys.get("eos_token_id")),
-        })
+            ranks: Ranks::default(),
+        };
+        let ranks = Ranks::of_keys(keys, |path| config.projection(path).is_some())?;
+        Ok(Self { ranks, ..config })
     }
 
     /// Elements of a token's q.
@@ -160,15 +166,26 @@ impl Config {
     /// # Errors
     /// A projection that it does not have, or one of another shape.
     pub fn fits(&self, path: &str, found: [u64; 2]) -> Result<()> {
-        let layer = path.strip_prefix("model.layers.").and_then(|rest| rest.split('.').next()?.parse::<usize>().ok()).filter(|&layer| layer < self.layers);
-        let own = layer.and_then(|layer| self.projections(layer).into_iter().find(|(own, _)| own == path));
-        match own {
-            Some((_, expected)) if expected == found => Ok(()),
-            Some((_, expected)) => {
+        match self.projection(path) {
+            Some(expected) if expected == found => Ok(()),
+            Some(expected) => {
                 Err(Error::invalid(format!("adapter: {path}"), format!("[d_out, d_in] of {expected:?}, as the model has it"), format!("{found:?}")))
             }
             None => Err(Error::invalid("adapter", "projections of the model, such as model.layers.0.self_attn.q_proj", path)),
         }
+    }
+
+    /// The `[d_out, d_in]` of the projection of that path, where the model has it.
+    pub fn projection(&self, path: &str) -> Option<[u64; 2]> {
+        let layer: usize = path.strip_prefix("model.layers.")?.split('.').next()?.parse().ok()?;
+        let all = (layer < self.layers).then(|| self.projections(layer))?;
+        all.into_iter().find_map(|(own, shape)| (own == path).then_some(shape))
+    }
+
+    /// Whether q, k and v lie apart, each in rows of its own.
+    pub fn apart(&self) -> bool {
+        let factored = |layer| self.projections(layer)[..3].iter().any(|(path, _)| self.ranks.get(path).is_some());
+        self.head_norm || (!self.ranks.is_empty() && (0..self.layers).any(factored))
     }
 
     /// The module paths of a layer's seven projections, and `[d_out, d_in]` of each.
@@ -218,6 +235,14 @@ mod tests {
     }
 
     #[test]
+    fn factored_projections_are_told_by_path() {
+        let (up, q) = ("model.layers.1.mlp.up_proj", "model.layers.0.self_attn.q_proj");
+        let config = read(json!({"low_rank": {"method": "svd", "ranks": {up: 7, q: 9}, "stored": {up: 8}}})).unwrap();
+        assert_eq!((config.ranks.get(up), config.ranks.get(q), config.ranks.get("model.layers.0.mlp.up_proj")), (Some(8), Some(9), None));
+        assert!(config.apart() && !read(json!({"low_rank": {"ranks": {up: 7}}})).unwrap().apart());
+    }
+
+    #[test]
     fn what_cannot_be_run_is_refused_by_its_key() {
         for (key, value) in [
             ("model_type", json!("gemma3")),
@@ -237,6 +262,10 @@ mod tests {
             ("layer_types", json!(["full_attention", "sliding_attention"])),
             ("rope_scaling", json!({"rope_type": "dynamic", "factor": 2.0})),
             ("rope_theta", json!(0)),
+            ("low_rank", json!([7])),
+            ("low_rank", json!({"ranks": {"model.layers.2.mlp.up_proj": 7}})),
+            ("low_rank", json!({"ranks": {"model.layers.1.mlp.up_proj": 0}})),
+            ("low_rank", json!({"ranks": {"model.layers.1.mlp.up_proj": 7}, "stored": {"model.layers.1.mlp.up_proj": 6}})),
         ] {
             let error = read(json!({key: value, "num_key_value_heads": if key == "num_key_value_heads" { value.clone() } else { json!(1) }})).unwrap_err();
             assert!(matches!(&error, Error::Input { item: Some(item), .. } if item == key), "{key}: {error}");

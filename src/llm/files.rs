@@ -7,8 +7,9 @@ use serde_json::{Map, Value};
 use super::chat::ChatTemplate;
 use super::config::Config;
 use super::keys::{Keys, ids};
+use super::place::Place;
 use super::tokenizer::Tokenizer;
-use super::weights::{Folder, WeightSource};
+use super::weights::{Factors, Folder, WeightSource};
 use crate::error::{Error, Result};
 use crate::model::{json, tokenizer_bytes};
 use crate::read::read_file;
@@ -37,20 +38,9 @@ impl Files {
     /// # Errors
     /// Files that are missing or not sound; a model that cannot be run, by the key that says so.
     pub fn open(name: &Path) -> Result<Self> {
-        if name.is_file() {
-            return Self::open_gguf(name);
-        }
-        let folder = crate::model::find(name)?;
-        if folder.join("config.json").exists() {
-            return Self::open_folder(&folder);
-        }
-        let entries = std::fs::read_dir(&folder).map_err(Error::io(&folder, "read"))?;
-        let gguf = |path: &PathBuf| path.extension().is_some_and(|end| end.eq_ignore_ascii_case("gguf"));
-        let mut found: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(gguf).collect();
-        match (found.pop(), found.len()) {
-            (Some(only), 0) => Self::open_gguf(&only),
-            (Some(_), more) => Err(Error::input(&folder, format!("expected config.json or one GGUF file, found {} of them: name one", more + 1))),
-            (None, _) => Err(Error::input(&folder, "expected config.json or a GGUF file, found neither")),
+        match Place::of(name)? {
+            Place::Folder(folder) => Self::open_folder(&folder),
+            Place::Gguf(path) => Self::open_gguf(&path),
         }
     }
 
@@ -86,7 +76,7 @@ impl Files {
         ends.extend(marks[1].as_deref().and_then(|mark| tokenizer.id_of(mark)));
         ends.sort_unstable();
         ends.dedup();
-        Ok(Self { config, weights: Box::new(Folder::open(folder)?), tokenizer, template, ends })
+        Ok(Self { config, weights: Box::new(Factors::new(Box::new(Folder::open(folder)?))?), tokenizer, template, ends })
     }
 }
 

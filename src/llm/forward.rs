@@ -2,16 +2,22 @@
 
 use super::config::Config;
 use super::deltas::{Deltas, Projection};
-use super::part::part;
+use super::form::{DOWN, GATE_UP, OUTPUT, QKV};
+use super::part::{part, read};
 use super::placed::{Block, Placed};
-use super::plans::{Arena, Mlp, Plans, SplitMlp};
+use super::plans::{Arena, LayerPlans, Plans};
 use super::pools::{Pool, Pools};
+use super::products::Group;
 use crate::backend::Backend;
 use crate::device::Slice;
 use crate::dtype::DType;
-use crate::error::Result;
-use crate::ops::{AttentionArgs, FusedMlpArgs, LinearArgs, PointwiseArgs};
+use crate::error::{Error, Result};
+use crate::ops::{AttentionArgs, FusedMlpArgs, PointwiseArgs};
 use crate::session::Session;
+
+/// A callback that sees what some projections of a layer read: the layer, the first of the projections by its number in
+/// [`Config::projections`], and the rows.
+pub type Watch<'a> = dyn FnMut(usize, usize, &[f32]) -> Result<()> + 'a;
 
 /// What a pass needs.
 pub struct Pass<'a, D: Backend> {
@@ -27,14 +33,33 @@ pub struct Pass<'a, D: Backend> {
 impl<D: Backend> Pass<'_, D> {
     /// The pass from tokens to states after the last layer, in the arena's `state`.
     pub fn run(&mut self, weights: &Placed<D>, pools: &Pools<D>) -> Result<()> {
+        self.run_watched(weights, pools, None)
+    }
+
+    /// A pass in which `watch` sees what each projection reads. MLPs that are one operation show nothing in between.
+    pub fn run_watched(&mut self, weights: &Placed<D>, pools: &Pools<D>, mut watch: Option<&mut Watch<'_>>) -> Result<()> {
         let state = self.rows(&self.arena.state, self.config.hidden)?;
         let args = PointwiseArgs { ids: Some(self.plans.ids.clone()), ..PointwiseArgs::new(weights.table.clone(), state) };
         self.session.run(&self.plans.embedding, &args)?;
-        for (layer, (block, pool)) in weights.blocks.iter().zip(&pools.layers).enumerate() {
-            self.attend(layer, weights, block, pool)?;
-            self.transform(layer, block)?;
+        let plans = self.plans;
+        for (layer, ((block, pool), plans)) in weights.blocks.iter().zip(&pools.layers).zip(&plans.layers).enumerate() {
+            self.attend((layer, plans), weights, block, pool, &mut watch)?;
+            self.transform((layer, plans), block, &mut watch)?;
         }
         Ok(())
+    }
+
+    /// Shows what the projections from number `first` on read.
+    fn show(&mut self, watch: &mut Option<&mut Watch<'_>>, layer: usize, first: usize, x: &Slice<D>) -> Result<()> {
+        match watch {
+            Some(watch) => watch(layer, first, &read(self.session, self.dtype, x)?),
+            None => Ok(()),
+        }
+    }
+
+    /// Runs the products of that number, from `x` to each of `results`.
+    fn products(&mut self, number: usize, weights: &Group<D>, x: &Slice<D>, residual: Option<&Slice<D>>, results: &[Slice<D>]) -> Result<()> {
+        self.plans.products(number)?.run(self.session, (weights, &self.arena.between), x, residual, results)
     }
 
     /// Adds what the adapters of the rows make of `x` to the results of projections, each its rows of y and their stride.
@@ -51,15 +76,21 @@ impl<D: Backend> Pass<'_, D> {
     }
 
     /// Norm, q, k and v, attention, its output and the residual: from `state` to `middle`.
-    fn attend(&mut self, layer: usize, weights: &Placed<D>, block: &Block<D>, pool: &Pool<D>) -> Result<()> {
+    fn attend(
+        &mut self,
+        (layer, plans): (usize, &LayerPlans),
+        weights: &Placed<D>,
+        block: &Block<D>,
+        pool: &Pool<D>,
+        watch: &mut Option<&mut Watch<'_>>,
+    ) -> Result<()> {
         let (hidden, query) = (self.config.hidden, self.config.query());
         let [state, normed, middle] = [&self.arena.state, &self.arena.normed, &self.arena.middle].map(|slice| self.rows(slice, hidden));
         let (state, normed, middle) = (state?, normed?, middle?);
-        self.session.run(&self.plans.norm, &norm(&state, &block.layer.attention_norm.weight, &normed))?;
-        let (q, fresh) = match &block.head_norms {
-            Some(norms) => self.apart(layer, weights, (block, norms), &normed)?,
-            None => self.together(layer, weights, block, &normed)?,
-        };
+        self.session.run(&self.plans.norm, &norm(&state, &block.norms[0], &normed))?;
+        self.show(watch, layer, QKV.start, &normed)?;
+        let at = (layer, plans.qkv);
+        let (q, fresh) = if self.plans.apart { self.apart(at, weights, block, &normed)? } else { self.together(at, weights, block, &normed)? };
         let slots = self.words(&self.arena.slots)?;
         for (new, to) in fresh.into_iter().zip(&pool.written) {
             self.session.run(&self.plans.store, &PointwiseArgs { positions: Some(slots.clone()), ..PointwiseArgs::new(new, to.clone()) })?;
@@ -67,22 +98,17 @@ impl<D: Backend> Pass<'_, D> {
         let attended = self.rows(&self.arena.attended, query)?;
         let index = self.plans.tables.clone();
         self.session.run(&self.plans.attention, &AttentionArgs { q, k: pool.k.clone(), v: pool.v.clone(), index, o: attended.clone(), lse: None })?;
-        let output = &block.layer.output;
-        let args = LinearArgs { bias: output.bias.clone(), residual: Some(state), ..LinearArgs::new(attended.clone(), output.weight.clone(), middle.clone()) };
-        self.session.run(&self.plans.output, &args)?;
+        self.show(watch, layer, OUTPUT.start, &attended)?;
+        self.products(plans.output, &block.output, &attended, Some(&state), std::slice::from_ref(&middle))?;
         self.add(layer, (&attended, query), [(Projection::Output, &middle, hidden)])
     }
 
     /// Rows `[q | k | v]` of one product, q and k turned in place: q, and rows that begin with k.
-    fn together(&mut self, layer: usize, weights: &Placed<D>, block: &Block<D>, x: &Slice<D>) -> Result<(Slice<D>, Vec<Slice<D>>)> {
+    fn together(&mut self, (layer, qkv): (usize, usize), weights: &Placed<D>, block: &Block<D>, x: &Slice<D>) -> Result<(Slice<D>, Vec<Slice<D>>)> {
         let (query, key, size) = (self.config.query(), self.config.key(), self.dtype.size());
         let all = query + 2 * key;
         let rows = self.rows(&self.arena.rows, all)?;
-        let qkv = &block.layer.qkv;
-        let args = LinearArgs { bias: qkv.bias.clone(), ..LinearArgs::new(x.clone(), qkv.weight.clone(), rows.clone()) };
-        for plan in &self.plans.qkv {
-            self.session.run(plan, &args)?;
-        }
+        self.products(qkv, &block.qkv, x, None, std::slice::from_ref(&rows))?;
         let from = |column: u64| part(&rows, column * size, rows.len - column * size);
         let (k, v) = (from(query)?, from(query + key)?);
         let targets = [(Projection::Query, &rows, all), (Projection::Key, &k, all), (Projection::Value, &v, all)];
@@ -95,35 +121,34 @@ impl<D: Backend> Pass<'_, D> {
         Ok((rows, vec![k]))
     }
 
-    /// Products of q, k and v, each packed, the heads of q and k normed and turned: q, and then k and v.
-    fn apart(&mut self, layer: usize, weights: &Placed<D>, (block, norms): (&Block<D>, &[Slice<D>; 2]), x: &Slice<D>) -> Result<(Slice<D>, Vec<Slice<D>>)> {
+    /// Products of q, k and v, each packed, the heads of q and k normed where they are, and turned: q, and then k and v.
+    fn apart(&mut self, (layer, qkv): (usize, usize), weights: &Placed<D>, block: &Block<D>, x: &Slice<D>) -> Result<(Slice<D>, Vec<Slice<D>>)> {
         let (query, key, size) = (self.config.query(), self.config.key(), self.dtype.size());
         let count = self.plans.shape.rows as u64;
-        let qkv = &block.layer.qkv;
-        let stride = size * self.dtype.row_stride(self.config.hidden);
         let mut made = Vec::new();
         let mut first = 0;
-        for (plan, columns) in self.plans.qkv.iter().zip([query, key, key]) {
-            let w = part(&qkv.weight, first * stride, columns * stride)?;
-            let bias = qkv.bias.as_ref().map(|bias| part(bias, first * size, columns * size)).transpose()?;
-            let y = part(&self.arena.rows, count * first * size, count * columns * size)?;
-            self.session.run(plan, &LinearArgs { bias, ..LinearArgs::new(x.clone(), w, y.clone()) })?;
-            made.push(y);
+        for columns in [query, key, key] {
+            made.push(part(&self.arena.rows, count * first * size, count * columns * size)?);
             first += columns;
         }
+        self.products(qkv, &block.qkv, x, None, &made)?;
         if let [q, k, v] = &made[..] {
             let targets = [(Projection::Query, q, query), (Projection::Key, k, key), (Projection::Value, v, key)];
             self.add(layer, (x, self.config.hidden), targets)?;
         }
         let positions = self.words(&self.arena.positions)?;
-        if let Some(plans) = &self.plans.head_norms {
-            let between = &self.arena.turned;
-            for ((rows, plan), (weight, turn)) in made.iter_mut().zip(plans).zip(norms.iter().zip(&self.plans.rope)) {
-                let normed = part(between, 0, rows.len)?;
-                self.session.run(plan, &norm(rows, weight, &normed))?;
-                let (positions, frequencies) = (Some(positions.clone()), weights.frequencies.clone());
-                self.session.run(turn, &PointwiseArgs { positions, frequencies, ..PointwiseArgs::new(normed, rows.clone()) })?;
-            }
+        let frequencies = &weights.frequencies;
+        for (at, (rows, turn)) in made.iter().zip(&self.plans.rope).enumerate() {
+            let (positions, frequencies) = (positions.clone(), frequencies.clone());
+            let args = match (&self.plans.head_norms, &block.head_norms) {
+                (Some(plans), Some(weights)) => {
+                    let normed = part(&self.arena.turned, 0, rows.len)?;
+                    self.session.run(&plans[at], &norm(rows, &weights[at], &normed))?;
+                    PointwiseArgs { positions: Some(positions), ..PointwiseArgs::new(normed, rows.clone()) }
+                }
+                _ => PointwiseArgs::rope_in_place(rows.clone(), positions),
+            };
+            self.session.run(turn, &PointwiseArgs { frequencies, ..args })?;
         }
         let fresh = made.split_off(1);
         Ok((made.remove(0), fresh))
@@ -135,36 +160,42 @@ impl<D: Backend> Pass<'_, D> {
     }
 
     /// Norm, MLP and the residual: from `middle` to `state`.
-    fn transform(&mut self, layer: usize, block: &Block<D>) -> Result<()> {
-        let (hidden, wide) = (self.config.hidden, self.config.intermediate);
+    fn transform(&mut self, (layer, plans): (usize, &LayerPlans), block: &Block<D>, watch: &mut Option<&mut Watch<'_>>) -> Result<()> {
+        let (hidden, wide, size) = (self.config.hidden, self.config.intermediate, self.dtype.size());
         let [state, normed, middle] = [&self.arena.state, &self.arena.normed, &self.arena.middle].map(|slice| self.rows(slice, hidden));
         let (state, normed, middle) = (state?, normed?, middle?);
-        let weights = &block.layer;
-        self.session.run(&self.plans.norm, &norm(&middle, &weights.mlp_norm.weight, &normed))?;
-        match &self.plans.mlp {
-            Mlp::Fused(plan) => {
-                let args = FusedMlpArgs {
-                    wg: weights.gate.clone(),
-                    residual: Some(middle),
-                    ..FusedMlpArgs::new(normed, weights.up.weight.clone(), weights.down.weight.clone(), state)
-                };
-                self.session.run(plan, &args)
-            }
-            Mlp::Split(split) => {
-                let SplitMlp { wide: product, glu, down } = &**split;
-                let both = self.rows(&self.arena.wide, 2 * wide)?;
-                self.session.run(product, &LinearArgs::new(normed.clone(), block.gate_up.clone(), both.clone()))?;
-                let offset = wide * self.dtype.size();
-                let up = part(&both, offset, both.len - offset)?;
-                self.add(layer, (&normed, hidden), [(Projection::Gate, &both, 2 * wide), (Projection::Up, &up, 2 * wide)])?;
-                let inner = self.rows(&self.arena.inner, wide)?;
-                self.session.run(glu, &PointwiseArgs::new(both, inner.clone()))?;
-                let args = LinearArgs { residual: Some(middle), ..LinearArgs::new(inner.clone(), weights.down.weight.clone(), state.clone()) };
-                self.session.run(down, &args)?;
-                self.add(layer, (&inner, wide), [(Projection::Down, &state, hidden)])
-            }
-        }
+        self.session.run(&self.plans.norm, &norm(&middle, &block.norms[1], &normed))?;
+        self.show(watch, layer, GATE_UP.start, &normed)?;
+        let gate_up = &block.gate_up;
+        let Some(split) = plans.mlp else {
+            let (Some(plan), [weight], [down]) = (&self.plans.fused, &gate_up.parts[..], &block.down.parts[..]) else { return Err(unplanned()) };
+            let half = weight.weight.len / 2;
+            let (gate, up) = (part(&weight.weight, 0, half)?, part(&weight.weight, half, half)?);
+            let args = FusedMlpArgs { wg: Some(gate), residual: Some(middle), ..FusedMlpArgs::new(normed, up, down.weight.clone(), state) };
+            return self.session.run(plan, &args);
+        };
+        let both = self.rows(&self.arena.wide, 2 * wide)?;
+        let (columns, stride, results) = if split.apart {
+            let half = both.len / 2;
+            (half, wide, vec![part(&both, 0, half)?, part(&both, half, half)?])
+        } else {
+            (wide * size, 2 * wide, vec![both.clone()])
+        };
+        self.products(split.gate_up, gate_up, &normed, None, &results)?;
+        let up = part(&both, columns, both.len - columns)?;
+        self.add(layer, (&normed, hidden), [(Projection::Gate, &both, stride), (Projection::Up, &up, stride)])?;
+        let inner = self.rows(&self.arena.inner, wide)?;
+        let glu = self.plans.glu[usize::from(split.apart)].as_ref().ok_or_else(unplanned)?;
+        self.session.run(glu, &PointwiseArgs::new(both, inner.clone()))?;
+        self.show(watch, layer, DOWN.start, &inner)?;
+        self.products(split.down, &block.down, &inner, Some(&middle), std::slice::from_ref(&state))?;
+        self.add(layer, (&inner, wide), [(Projection::Down, &state, hidden)])
     }
+}
+
+/// The error for plans that do not fit the weights.
+fn unplanned() -> Error {
+    Error::invalid("pass", "plans of the model's own weights", "others")
 }
 
 fn norm<D: Backend>(x: &Slice<D>, weight: &Slice<D>, y: &Slice<D>) -> PointwiseArgs<D> {

@@ -13,13 +13,17 @@
 //! | [`step`] | what a schedule tells a model to compute |
 //! | [`tokens`], [`stops`] | text from tokens as they come: UTF-8 and stop strings across their edges |
 
+mod beside;
 pub mod cache;
 mod chat;
 mod config;
 mod context;
 mod deltas;
+mod divergence;
 pub mod engine;
+mod factored;
 mod files;
+mod form;
 mod forward;
 mod grammar;
 mod head;
@@ -28,9 +32,12 @@ mod layout;
 mod model;
 mod part;
 pub mod perplexity;
+mod place;
 mod placed;
 mod plans;
 mod pools;
+mod products;
+mod ranks;
 mod rope;
 pub mod sample;
 pub mod schedule;
@@ -43,18 +50,24 @@ mod structure;
 mod tokenizer;
 pub mod tokens;
 mod vocabulary;
+mod watch;
 mod weights;
 
+pub use beside::Beside;
 pub use chat::{ChatTemplate, Message};
 pub use config::{Config, Family};
 pub use context::Context;
+pub use divergence::{Difference, Forecasts};
 pub use files::Files;
+pub use forward::Watch;
 pub use grammar::{Grammar, Rule};
 pub use model::Model;
+pub use ranks::Ranks;
 pub use rope::Scaling;
 #[cfg(feature = "structured")]
 pub use structure::{Structure, Structures};
 pub use tokenizer::{TextStream, Tokenizer};
+pub use watch::Watched;
 #[cfg(feature = "gguf")]
 pub use weights::GgufFile;
-pub use weights::{Drawn, Folder, WeightSource};
+pub use weights::{Dense, Drawn, Folder, WeightSource};

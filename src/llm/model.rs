@@ -10,6 +10,8 @@ use super::forward::Pass;
 use super::head::Head;
 use super::layout::Layout;
 use super::part::part;
+// What the engine reads its logits by.
+pub(super) use super::part::read;
 use super::placed::Placed;
 use super::plans::Arena;
 use super::weights::WeightSource;
@@ -47,6 +49,7 @@ impl<D: Backend> Model<D> {
     /// # Errors
     /// The errors of [`open`](Self::open).
     pub fn new(device: Arc<D>, config: Config, source: &dyn WeightSource, dtype: DType) -> Result<Self> {
+        let config = config.with_ranks_of(source)?;
         let mut session = Session::new(device)?;
         let weights = Placed::new(&mut session, source, &config, dtype)?;
         let arena = Arena::new(&session, &config, dtype, [CHUNK, HEAD_ROWS], false)?;
@@ -160,14 +163,6 @@ impl<D: Backend> Model<D> {
         }
         Ok(())
     }
-}
-
-/// Values on the device as f32.
-pub(super) fn read<D: Backend>(session: &mut Session<D>, dtype: DType, slice: &crate::device::Slice<D>) -> Result<Vec<f32>> {
-    if dtype == DType::F32 {
-        return session.download(slice);
-    }
-    Ok(dtype.decode(&session.read(slice)?).into_iter().map(|value| value as f32).collect())
 }
 
 impl<D: Backend> std::fmt::Debug for Model<D> {

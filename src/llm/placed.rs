@@ -3,14 +3,15 @@
 use std::collections::BTreeSet;
 
 use super::config::Config;
-use super::part::part;
+use super::form::{DOWN, Form, GATE_UP, OUTPUT, Part, QKV};
+use super::products::Group;
 use super::rope::Scaling;
 use super::weights::WeightSource;
 use crate::backend::Backend;
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::layer::{Affine, Weights as LayerWeights};
+use crate::layer::Affine;
 use crate::model::upload;
 use crate::session::Session;
 
@@ -29,9 +30,16 @@ pub struct Placed<D: Device> {
 
 /// The weights of one layer.
 pub struct Block<D: Device> {
-    pub layer: LayerWeights<D>,
-    /// Gate and up, one below the other: the layer's own are its halves.
-    pub gate_up: Slice<D>,
+    /// The norms before attention and before the MLP.
+    pub norms: [Slice<D>; 2],
+    /// The weights of q, k and v: one below the other, or apart.
+    pub qkv: Group<D>,
+    /// The output projection of attention.
+    pub output: Group<D>,
+    /// Gate and up, one below the other; apart where either is two factors.
+    pub gate_up: Group<D>,
+    /// The last product of the MLP.
+    pub down: Group<D>,
     /// The norms of a head of q and of k, where the family has them.
     pub head_norms: Option<[Slice<D>; 2]>,
 }
@@ -69,6 +77,39 @@ impl Reader<'_> {
         let bias = if bias { Some(self.stacked(session, &with("bias"), None, rows)?) } else { None };
         Ok(Affine { weight, bias })
     }
+
+    /// The weights of some projections of a layer, as the products of `form` take them.
+    fn group<D: Backend>(&mut self, session: &mut Session<D>, config: &Config, projections: &[(String, [u64; 2])], form: &Form) -> Result<Group<D>> {
+        if form.parts.len() < projections.len() {
+            let parts: Vec<_> = projections.iter().collect();
+            return Ok(Group { first: None, parts: vec![self.affine(session, &parts, form.bias)?] });
+        }
+        let (mut first, mut parts) = (Vec::new(), Vec::new());
+        for (projection, part) in projections.iter().zip(&form.parts) {
+            let (path, [d_out, d_in]) = projection;
+            let (Part { rank: Some(columns), .. }, Some(rank)) = (part, config.ranks.get(path)) else {
+                parts.push(self.affine(session, &[projection], form.bias)?);
+                continue;
+            };
+            // Rows of zeros below the first factor give columns of zeros, which meet the zeros between rows of the second.
+            let mut values = self.values(&format!("{path}.v.weight"), &[rank, *d_in])?;
+            values.resize((columns * d_in) as usize, 0.0);
+            first.extend(values);
+            let weight = self.values(&format!("{path}.u.weight"), &[*d_out, rank])?;
+            let weight = upload(session, path, self.dtype, &self.dtype.encode_f32(&weight), [rank, *columns])?;
+            let bias = if form.bias { Some(self.vector(session, format!("{path}.bias"), *d_out)?) } else { None };
+            parts.push(Affine { weight, bias });
+        }
+        let path = projections.first().map_or("weight", |(path, _)| path);
+        let stride = self.dtype.row_stride(form.d_in);
+        let place = |session: &mut Session<D>| upload(session, path, self.dtype, &self.dtype.encode_f32(&first), [form.d_in, stride]);
+        Ok(Group { first: if first.is_empty() { None } else { Some(place(session)?) }, parts })
+    }
+
+    fn values(&mut self, name: &str, shape: &[u64]) -> Result<Vec<f32>> {
+        self.read.insert(name.to_owned());
+        self.source.values(name, shape)
+    }
 }
 
 impl<D: Backend> Placed<D> {
@@ -91,24 +132,16 @@ impl<D: Backend> Placed<D> {
         let table_of = |base: f32| config.scaling.frequencies(base.into(), config.head_dim);
         let frequencies = if config.scaling == Scaling::None { None } else { Some(session.upload(&table_of(config.rope_base))?) };
         let blocks = (0..config.layers).map(|layer| {
-            let [q, k, v, output, gate, up, down] = &config.projections(layer);
             let of = |name: &str| format!("model.layers.{layer}.{name}.weight");
-            let mut normed = |name: &str| Ok(Affine { weight: reader.vector(session, of(name), hidden)?, bias: None });
-            let (attention_norm, mlp_norm) = (normed("input_layernorm")?, normed("post_attention_layernorm")?);
-            let gate_up = reader.affine(session, &[gate, up], false)?.weight;
-            let half = gate_up.len / 2;
+            let norms = [reader.vector(session, of("input_layernorm"), hidden)?, reader.vector(session, of("post_attention_layernorm"), hidden)?];
+            let projections = config.projections(layer);
+            let [qkv, output, gate_up, down] = [QKV, OUTPUT, GATE_UP, DOWN].map(|group| {
+                let form = Form::of(config, dtype, layer, group.clone());
+                reader.group(session, config, &projections[group], &form)
+            });
             let mut head_norm = |name: &str| reader.vector(session, of(name), config.head_dim);
             let head_norms = if config.head_norm { Some([head_norm("self_attn.q_norm")?, head_norm("self_attn.k_norm")?]) } else { None };
-            let layer = LayerWeights {
-                attention_norm,
-                qkv: reader.affine(session, &[q, k, v], config.qkv_bias)?,
-                output: reader.affine(session, &[output], config.output_bias)?,
-                mlp_norm,
-                gate: Some(part(&gate_up, 0, half)?),
-                up: Affine { weight: part(&gate_up, half, half)?, bias: None },
-                down: reader.affine(session, &[down], false)?,
-            };
-            Ok(Block { layer, gate_up, head_norms })
+            Ok(Block { norms, qkv: qkv?, output: output?, gate_up: gate_up?, down: down?, head_norms })
         });
         let blocks = blocks.collect::<Result<Vec<_>>>()?;
         let known = |name: &str| reader.read.contains(name) || name.ends_with("rotary_emb.inv_freq") || (config.tied && name == "lm_head.weight");

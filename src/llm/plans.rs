@@ -1,7 +1,11 @@
 //! The plans of a pass over the rows of some sequences, and the memory between its launches.
 
+use std::collections::HashMap;
+
 use super::config::Config;
+use super::form::{DOWN, Form, GATE_UP, OUTPUT, QKV};
 use super::layout::Layout;
+use super::products::Products;
 use super::rope::Scaling;
 use super::shape::{PoolShape, Queries, Shape};
 use crate::backend::Backend;
@@ -11,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::ops::attention::{AttentionIndex, Scale, Strides};
 use crate::ops::index::{Index, TokenAdapters};
 use crate::ops::pointwise::{Kind, Turn};
-use crate::ops::{Activation, Attention, FusedMlp, Linear, Pointwise};
+use crate::ops::{Activation, Attention, FusedMlp, Pointwise};
 use crate::session::{Plan, Session};
 
 /// Memory that all passes use in turn.
@@ -20,15 +24,17 @@ pub struct Arena<D: Device> {
     pub state: Slice<D>,
     pub middle: Slice<D>,
     pub normed: Slice<D>,
-    /// Rows `[q | k | v]`; where heads are normed, all q first, then all k, then all v.
+    /// Rows `[q | k | v]`; where they lie apart, all q first, then all k, then all v.
     pub rows: Slice<D>,
     /// What the norm of heads and then rotary positions make of q or k.
     pub turned: Slice<D>,
     /// The result of attention, `[rows, heads · head_dim]`.
     pub attended: Slice<D>,
-    /// Rows `[gate | up]`, and what their product gives, where adapters may come between; else nothing.
+    /// Rows `[gate | up]`, or all gates first where they lie apart, and what their product gives; nothing where every MLP is one operation.
     pub wide: Slice<D>,
     pub inner: Slice<D>,
+    /// What lies between two factors.
+    pub between: Slice<D>,
     /// Positions of the rows in their sequences, i32.
     pub positions: Slice<D>,
     /// Where keys and values of the rows go, i32: tokens from the start of the pool, −1 for nowhere.
@@ -47,6 +53,9 @@ impl<D: Backend> Arena<D> {
     /// No device memory.
     pub fn new(session: &Session<D>, config: &Config, dtype: DType, [rows, heads]: [usize; 2], split: bool) -> Result<Self> {
         let room = |columns: u64| session.alloc(rows as u64 * columns * dtype.size());
+        let forms = |layer: usize| [QKV, OUTPUT, GATE_UP, DOWN].map(|group| Form::of(config, dtype, layer, group).between());
+        let split = split || (0..config.layers).any(|layer| forms(layer)[2..].iter().any(|&columns| columns > 0));
+        let between = if config.ranks.is_empty() { 0 } else { (0..config.layers).flat_map(forms).max().unwrap_or(0) };
         let wide = if split { config.intermediate } else { 0 };
         Ok(Self {
             state: room(config.hidden)?,
@@ -57,6 +66,7 @@ impl<D: Backend> Arena<D> {
             attended: room(config.query())?,
             wide: room(2 * wide)?,
             inner: room(wide)?,
+            between: room(between)?,
             positions: session.alloc(rows as u64 * 4)?,
             slots: session.alloc(rows as u64 * 4)?,
             logits: session.alloc(heads as u64 * u64::from(config.vocabulary) * dtype.size())?,
@@ -73,33 +83,71 @@ pub struct Plans<D: Backend> {
     pub tables: AttentionIndex<D>,
     pub embedding: Plan<Pointwise, D>,
     pub norm: Plan<Pointwise, D>,
-    /// The product of q, k and v, or one of each where heads are normed.
-    pub qkv: Vec<Plan<Linear, D>>,
     /// The norms of heads, of q and of k.
     pub head_norms: Option<[Plan<Pointwise, D>; 2]>,
-    /// Rotary positions of both in place, or of q and of k.
+    /// Rotary positions of both in place, or of q and of k where they lie apart.
     pub rope: Vec<Plan<Pointwise, D>>,
     /// The way of k and v into the pool, together, or of either.
     pub store: Plan<Pointwise, D>,
     pub attention: Plan<Attention, D>,
-    pub output: Plan<Linear, D>,
-    pub mlp: Mlp<D>,
+    /// Products, without those that are equal.
+    products: Vec<Products<D>>,
+    /// The MLP as one operation, where some layer's is.
+    pub fused: Option<Plan<FusedMlp, D>>,
+    /// What a gate lets through, of rows `[gate | up]`, and of all gates before all that they let through.
+    pub glu: [Option<Plan<Pointwise, D>>; 2],
+    /// Whether q, k and v lie apart.
+    pub apart: bool,
+    /// Where the products of each layer are.
+    pub layers: Vec<LayerPlans>,
 }
 
-/// The plans of an MLP.
-pub enum Mlp<D: Backend> {
-    /// One operation.
-    Fused(Plan<FusedMlp, D>),
-    /// Three, between which adapters add their part: `[gate | up]`, their product, and the way down.
-    Split(Box<SplitMlp<D>>),
+/// The products of one layer, by their numbers in [`Plans::products`].
+#[derive(Clone, Copy)]
+pub struct LayerPlans {
+    pub qkv: usize,
+    pub output: usize,
+    /// The products of an MLP that is more than one operation.
+    pub mlp: Option<SplitMlp>,
 }
 
-/// The plans of an MLP in three operations.
-pub struct SplitMlp<D: Backend> {
-    /// `[gate | up]`.
-    pub wide: Plan<Linear, D>,
-    pub glu: Plan<Pointwise, D>,
-    pub down: Plan<Linear, D>,
+/// An MLP in three operations, between which adapters may add their part.
+#[derive(Clone, Copy)]
+pub struct SplitMlp {
+    pub gate_up: usize,
+    /// Whether gates and what they let through lie apart.
+    pub apart: bool,
+    pub down: usize,
+}
+
+/// The products of a pass, each planned once.
+struct Planned<'a, D: Backend> {
+    session: &'a Session<D>,
+    dtype: DType,
+    rows: u64,
+    numbers: HashMap<Form, usize>,
+    all: Vec<Products<D>>,
+}
+
+impl<D: Backend> Planned<'_, D> {
+    fn number(&mut self, form: Form) -> Result<usize> {
+        if let Some(&number) = self.numbers.get(&form) {
+            return Ok(number);
+        }
+        self.all.push(Products::new(self.session, &form, self.dtype, self.rows)?);
+        self.numbers.insert(form, self.all.len() - 1);
+        Ok(self.all.len() - 1)
+    }
+
+    /// Plans the products of a layer. `split` says that adapters may come between the products of its MLP.
+    fn layer(&mut self, config: &Config, layer: usize, split: bool) -> Result<LayerPlans> {
+        let [qkv, output, gate_up, down] = [QKV, OUTPUT, GATE_UP, DOWN].map(|group| Form::of(config, self.dtype, layer, group));
+        let (qkv, output) = (self.number(qkv)?, self.number(output)?);
+        let apart = gate_up.between() > 0;
+        let split = split || apart || down.between() > 0;
+        let mlp = if split { Some(SplitMlp { gate_up: self.number(gate_up)?, apart, down: self.number(down)? }) } else { None };
+        Ok(LayerPlans { qkv, output, mlp })
+    }
 }
 
 impl<D: Backend> Plans<D> {
@@ -112,48 +160,57 @@ impl<D: Backend> Plans<D> {
         let (query, key) = (config.query(), config.key());
         let all = query + 2 * key;
         let norm = |rows: u64, columns: u64| Pointwise::new(dtype, rows, columns, Kind::RmsNorm { eps: config.norm_eps.to_bits(), residual: false });
-        let product = |d_in: u64, d_out: u64, bias: bool| Linear { bias, ..Linear::new(dtype, [n, d_in, d_out]).with_padded_weights() };
         let way = if config.scaling == Scaling::None { Turn::base(config.rope_base) } else { Turn::Table };
         let turn = |columns: u64| Pointwise::new(dtype, n, columns, Kind::Rope { head_dim: d, turn: way });
-        let apart = config.head_norm;
+        let turn_in_place = |columns: u64, stride: u64| Pointwise::new(dtype, n, columns, Kind::RopeInPlace { head_dim: d, turn: way, stride });
+        let apart = config.apart();
         let layout = Layout::spare(&shape);
         let (columns, stride) = if apart { (key, key) } else { (2 * key, all) };
         let slots = pools.tokens()?;
         let wide = config.intermediate;
-        let mlp = if split {
-            let glu = Kind::Glu(Activation::Silu);
-            let wide_product = session.plan(product(hidden, 2 * wide, false))?;
-            Mlp::Split(Box::new(SplitMlp {
-                wide: wide_product,
-                glu: session.plan(Pointwise::new(dtype, n, wide, glu))?,
-                down: session.plan(product(wide, hidden, false).with_residual(true))?,
-            }))
-        } else {
+        let mut planned = Planned { session, dtype, rows: n, numbers: HashMap::new(), all: Vec::new() };
+        let layers = (0..config.layers).map(|layer| planned.layer(config, layer, split)).collect::<Result<Vec<_>>>()?;
+        let products = planned.all;
+        let fused = if layers.iter().any(|layer| layer.mlp.is_none()) {
             let mlp = FusedMlp::new(dtype, [n, hidden, wide, hidden], Activation::Silu).with_padded_weights();
-            Mlp::Fused(session.plan(FusedMlp { gated: true, residual: true, ..mlp })?)
+            Some(session.plan(FusedMlp { gated: true, residual: true, ..mlp })?)
+        } else {
+            None
         };
+        // Gates that lie apart are as one long row.
+        let glu = |apart: bool, [rows, columns]: [u64; 2]| {
+            let some = layers.iter().filter_map(|layer| layer.mlp).any(|mlp| mlp.apart == apart);
+            if some { session.plan(Pointwise::new(dtype, rows, columns, Kind::Glu(Activation::Silu))).map(Some) } else { Ok(None) }
+        };
+        let glu = [glu(false, [n, wide])?, glu(true, [1, n * wide])?];
         Ok(Self {
             shape,
             ids: session.index(&layout.ids(config.vocabulary)?)?,
             tables: layout.place(session, &shape, pools)?,
             embedding: session.plan(Pointwise::new(dtype, n, hidden, Kind::Embedding { vocabulary: config.vocabulary }))?,
             norm: session.plan(norm(n, hidden))?,
-            qkv: if apart {
-                [query, key, key].into_iter().map(|columns| session.plan(product(hidden, columns, config.qkv_bias))).collect::<Result<_>>()?
-            } else {
-                vec![session.plan(product(hidden, all, config.qkv_bias))?]
-            },
-            head_norms: if apart { Some([session.plan(norm(n * config.heads, d))?, session.plan(norm(n * config.kv_heads, d))?]) } else { None },
-            rope: if apart {
-                vec![session.plan(turn(query))?, session.plan(turn(key))?]
-            } else {
-                vec![session.plan(Pointwise::new(dtype, n, query + key, Kind::RopeInPlace { head_dim: d, turn: way, stride: all }))?]
+            head_norms: if config.head_norm { Some([session.plan(norm(n * config.heads, d))?, session.plan(norm(n * config.kv_heads, d))?]) } else { None },
+            rope: match (config.head_norm, apart) {
+                (true, _) => vec![session.plan(turn(query))?, session.plan(turn(key))?],
+                (false, true) => vec![session.plan(turn_in_place(query, query))?, session.plan(turn_in_place(key, key))?],
+                (false, false) => vec![session.plan(turn_in_place(query + key, all))?],
             },
             store: session.plan(Pointwise::new(dtype, n, columns, Kind::Store { slots, stride }))?,
             attention: session.plan(attention(config, dtype, shape, pools))?,
-            output: session.plan(product(query, hidden, config.output_bias).with_residual(true))?,
-            mlp,
+            products,
+            fused,
+            glu,
+            apart,
+            layers,
         })
+    }
+
+    /// The products of that number.
+    ///
+    /// # Errors
+    /// A number that a pass of another model has.
+    pub fn products(&self, number: usize) -> Result<&Products<D>> {
+        self.products.get(number).ok_or_else(|| Error::invalid("pass", "products of the model", number))
     }
 
     /// Replaces what the last pass of these plans left on the device. Nothing is written where an error is found here.
@@ -180,7 +237,7 @@ fn attention(config: &Config, dtype: DType, shape: Shape, pools: PoolShape) -> A
         Queries::Even => (Attention::paged(dtype, pools.even(&shape), heads, n / shape.sequences as u64, d), shape.rows / shape.sequences),
         Queries::Ragged { most } => (Attention::ragged_paged(dtype, pools.ragged(&shape, most), heads, d), most),
     };
-    let (q, k) = match config.head_norm {
+    let (q, k) = match config.apart() {
         true => (config.query(), config.key()),
         false => (config.query() + 2 * config.key(), 2 * config.key()),
     };

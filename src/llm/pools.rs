@@ -31,7 +31,7 @@ impl<D: Backend> Pools<D> {
     pub fn new(session: &mut Session<D>, config: &Config, dtype: DType, shape: PoolShape) -> Result<Self> {
         let each = u64::from(shape.tokens()?) * config.key() * dtype.size();
         let pool = |session: &mut Session<D>| {
-            if config.head_norm {
+            if config.apart() {
                 let (k, v) = (session.alloc(each)?, session.alloc(each)?);
                 return Ok(Pool { written: vec![k.clone(), v.clone()], k, v });
             }

@@ -32,6 +32,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("adapters", &["error", "dtype", "device", "ops", "backend", "read", "safetensors_file", "hub", "session"]),
     ("model", &["error", "dtype", "device", "ops", "backend", "read", "safetensors_file", "hub", "session", "adapters"]),
     ("llm", &["error", "dtype", "device", "ops", "backend", "read", "safetensors_file", "hub", "session", "adapters", "layer", "model"]),
+    ("shrink", &["error", "dtype", "device", "ops", "backend", "read", "safetensors_file", "session", "adapters", "llm"]),
     // Of the testkit.
     ("oracle", &["error", "dtype", "device", "ops"]),
     ("cases", &["error", "dtype", "device", "ops", "oracle"]),

@@ -4,6 +4,8 @@
 use faer::diag::Diag;
 use faer::dyn_stack::{MemBuffer, MemStack};
 use faer::linalg::cholesky::llt::factor::{cholesky_in_place, cholesky_in_place_scratch};
+#[cfg(feature = "shrink")]
+use faer::linalg::evd::{ComputeEigenvectors, self_adjoint_evd, self_adjoint_evd_scratch};
 use faer::linalg::matmul::matmul;
 use faer::linalg::svd::{ComputeSvdVectors, svd, svd_scratch};
 use faer::linalg::triangular_solve::{solve_lower_triangular_in_place, solve_upper_triangular_in_place};
@@ -86,6 +88,25 @@ pub(crate) fn singular_values(matrix: MatRef<'_, f64>) -> Result<Vec<f64>> {
     Ok(values.column_vector().iter().copied().collect())
 }
 
+/// The eigenvalues of a symmetric matrix, falling, and its eigenvectors as columns.
+///
+/// # Errors
+/// Values that are not finite.
+#[cfg(feature = "shrink")]
+pub(crate) fn symmetric_eigen(matrix: MatRef<'_, f64>) -> Result<(Vec<f64>, Mat)> {
+    let n = matrix.nrows();
+    let (mut values, mut vectors) = (Diag::<f64>::zeros(n), Mat::zeros(n, n));
+    let mut memory = MemBuffer::new(self_adjoint_evd_scratch::<f64>(n, ComputeEigenvectors::Yes, Par::Seq, Default::default()));
+    let stack = MemStack::new(&mut memory);
+    self_adjoint_evd(matrix, values.as_mut(), Some(vectors.as_mut()), Par::Seq, stack, Default::default())
+        .map_err(|_| Error::invalid("second moment", "finite values of ordinary size", "a matrix whose eigenvalues do not settle"))?;
+    // The library's rise.
+    let mut values: Vec<f64> = values.column_vector().iter().copied().collect();
+    values.reverse();
+    let vectors = Mat::from_fn(n, n, |i, j| vectors[(i, n - 1 - j)]);
+    Ok((values, vectors))
+}
+
 fn unsettled(_: faer::linalg::svd::SvdError) -> Error {
     Error::invalid("adapter weights", "finite values of ordinary size", "a matrix whose singular values do not settle")
 }
@@ -161,6 +182,18 @@ mod tests {
             let alone = singular_values(matrix.as_ref()).unwrap();
             assert!(values.iter().zip(&alone).all(|(one, other)| (one - other).abs() < 1e-10));
         }
+    }
+
+    #[test]
+    #[cfg(feature = "shrink")]
+    fn eigenvectors_give_a_symmetric_matrix_back() {
+        let tall = sample(30, 7);
+        let gram = mul(tall.transpose(), tall.as_ref());
+        let (values, vectors) = symmetric_eigen(gram.as_ref()).unwrap();
+        assert!(values.windows(2).all(|pair| pair[0] >= pair[1]) && values[6] > -1e-9);
+        let again = mul(scale_columns(&vectors, &values).as_ref(), vectors.transpose());
+        assert!(energy((&again - &gram).as_ref()) < 1e-18 * energy(gram.as_ref()).max(1.0));
+        assert!(energy((&mul(vectors.transpose(), vectors.as_ref()) - &Mat::identity(7, 7)).as_ref()) < 1e-20);
     }
 
     #[test]

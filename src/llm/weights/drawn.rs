@@ -42,7 +42,10 @@ fn shapes(config: &Config) -> BTreeMap<String, Vec<u64>> {
             if (number < 3 && config.qkv_bias) || (number == 3 && config.output_bias) {
                 all.insert(format!("{path}.bias"), vec![shape[0]]);
             }
-            all.insert(format!("{path}.weight"), shape.to_vec());
+            match config.ranks.get(&path) {
+                None => drop(all.insert(format!("{path}.weight"), shape.to_vec())),
+                Some(rank) => all.extend([(format!("{path}.v.weight"), vec![rank, shape[1]]), (format!("{path}.u.weight"), vec![shape[0], rank])]),
+            }
         }
         let mut vector = |name: &str, size: u64| all.insert(format!("model.layers.{layer}.{name}.weight"), vec![size]);
         ["input_layernorm", "post_attention_layernorm"].into_iter().for_each(|name| drop(vector(name, config.hidden)));

@@ -59,11 +59,11 @@ impl GgufFile {
         Ok(file)
     }
 
-    /// The configuration that the keys give.
+    /// The keys of `config.json` that say what the file's own keys do.
     ///
     /// # Errors
-    /// A key that is missing or unknown, or says what cannot be run.
-    pub fn config(&self) -> Result<Config> {
+    /// A key that is unknown.
+    pub fn keys(&self) -> Result<Map<String, Value>> {
         let own = format!("{}.", self.family.name());
         let mut map = Map::new();
         map.insert("model_type".into(), self.family.name().into());
@@ -101,6 +101,16 @@ impl GgufFile {
         map.insert("attention_bias".into(), (self.family != Family::Qwen2 && self.tensors.contains_key("model.layers.0.self_attn.q_proj.bias")).into());
         let ends = ["eos", "eot"].map(|name| self.number(&format!("tokenizer.ggml.{name}_token_id")));
         map.insert("eos_token_id".into(), ends.into_iter().flatten().collect::<Vec<u64>>().into());
+        Ok(map)
+    }
+
+    /// The configuration that the keys give.
+    ///
+    /// # Errors
+    /// A key that is missing or unknown, or says what cannot be run.
+    pub fn config(&self) -> Result<Config> {
+        let own = format!("{}.", self.family.name());
+        let map = self.keys()?;
         let mut config = Config::new(&Keys { path: &self.path, map: &map })?;
         if let Some(info) = self.inner.tensor_info().iter().find(|info| info.name == names::ROPE_FACTORS) {
             config.scaling = Scaling::Divided(self.floats(info)?);

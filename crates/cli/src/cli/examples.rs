@@ -56,7 +56,22 @@ pub const CHAT: &str = "Examples:
 
 pub const EVAL: &str = "Examples:
   trifuse eval --model model.gguf text.txt
-  trifuse eval --model org/model --documents lines --window 1024 --windows 16 c4.txt --json";
+  trifuse eval --model org/model --documents lines --window 1024 --windows 16 c4.txt --json
+  trifuse eval --baseline-model org/model --model free --model aligned wiki.txt c4.txt     KL and nats against the baseline, one table";
+
+pub const SHRINK: &str = "Examples:
+  trifuse shrink org/model -o smaller --keep 0.9 --calibrate wiki.txt --calibrate web.txt
+  trifuse shrink model.gguf -o smaller --keep 0.9 --ranks knapsack --calibrate wiki.txt --tokens 65536 --leave v_proj
+  trifuse shrink org/model -o smaller --keep 0.8 --budget time --profile times.json --mix decode1:.5,prefill512:.5 --calibrate wiki.txt
+  trifuse shrink org/model -o smaller --keep 0.8 --factors two-sided --moments moments.safetensors --dtype bf16";
+
+pub const PROFILE: &str = "Examples:
+  trifuse profile org/model -o times.json
+  trifuse profile config.json -o times.json --ranks 64..1024:8 --rows 1,512 --dtype bf16";
+
+pub const REPAIR: &str = "Examples:
+  trifuse repair smaller -o repaired --to 8
+  trifuse repair smaller -o repaired --to recommended";
 
 pub const VERIFY: &str = "Examples:
   trifuse verify --backend cpu

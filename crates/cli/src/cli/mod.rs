@@ -25,10 +25,14 @@ mod kernels;
 mod load;
 mod outcome;
 mod output;
+mod profile;
 mod progress;
+mod repair;
 mod samples;
 #[cfg(feature = "serve")]
 mod serve;
+mod shrink;
+mod texts;
 mod values;
 mod verify;
 mod warnings;
@@ -111,6 +115,15 @@ enum Command {
     /// Measure how well a language model foretells texts: perplexity, with its interval
     #[command(after_help = examples::EVAL)]
     Eval(eval::Args),
+    /// Shrink a language model: projections become two factors each, whose ranks spend a budget
+    #[command(after_help = examples::SHRINK)]
+    Shrink(shrink::Args),
+    /// Measure the times of a model's projections at each rank, which a budget of time is spent by
+    #[command(after_help = examples::PROFILE)]
+    Profile(profile::Args),
+    /// Store the factors of a shrunk model with ranks that other engines are fast at; the model stays what it is
+    #[command(after_help = examples::REPAIR)]
+    Repair(repair::Args),
     /// Check every operation on every backend against float64
     #[command(after_help = examples::VERIFY)]
     Verify(verify::Args),
@@ -143,6 +156,9 @@ impl Command {
             Self::Generate(_) => "generate",
             Self::Chat(_) => "chat",
             Self::Eval(_) => "eval",
+            Self::Shrink(_) => "shrink",
+            Self::Profile(_) => "profile",
+            Self::Repair(_) => "repair",
             Self::Verify(_) => "verify",
             Self::Bench(_) => "bench",
             Self::Kernels(_) => "kernels",
@@ -201,6 +217,9 @@ fn run(command: Command, global: &Global, output: &Output) -> Result<Outcome> {
         Command::Generate(args) => generate::run(&args, &global.backend, output),
         Command::Chat(args) => chat::run(&args, &global.backend, output),
         Command::Eval(args) => eval::run(&args, &global.backend, output),
+        Command::Shrink(args) => shrink::run(&args, &global.backend, output),
+        Command::Profile(args) => profile::run(&args, &global.backend, output),
+        Command::Repair(args) => repair::run(&args, output),
         Command::Verify(args) => verify::run(&args, &global.backend, output),
         Command::Bench(args) => bench::run(&args, &global.backend, output),
         Command::Kernels(args) => kernels::run(&args, output),

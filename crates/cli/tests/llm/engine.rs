@@ -15,7 +15,7 @@ use trifuse::llm::engine::{Engine, EngineOptions, Output, Request, Service};
 use trifuse::llm::sample::SamplingParams;
 use trifuse::llm::schedule::{Finish, Finished};
 use trifuse::llm::step::RequestId;
-use trifuse::llm::{Config, Files, Model, WeightSource};
+use trifuse::llm::{Config, Dense, Files, Model, Ranks};
 
 use super::support::Changed;
 use super::tiny::{Kind, VOCABULARY, kinds};
@@ -238,7 +238,7 @@ fn as_the_model<D: Backend>(device: &Arc<D>) {
 }
 
 fn in_any_batch<D: Backend>(device: &Arc<D>) {
-    for (number, adapted) in [(0, true), (2, false), (kinds().len() - 1, false)] {
+    for (number, adapted) in [(0, true), (2, false), (7, false), (kinds().len() - 1, true)] {
         let tiny = tiny(number);
         let arrivals = requests(24, 90, adapted, 11 + number as u64);
         let alone = each_alone(device, &tiny, &arrivals, adapted);
@@ -293,7 +293,7 @@ fn preempted<D: Backend>(device: &Arc<D>) {
 }
 
 fn merged<D: Backend>(device: &Arc<D>) {
-    for number in [0, kinds().len() - 1] {
+    for number in [0, 7, kinds().len() - 1] {
         let tiny = tiny(number);
         let population = adapters(&tiny.files.config);
         let prompt: Vec<u32> = (0..30).map(|at| at * at % VOCABULARY as u32).collect();
@@ -301,9 +301,9 @@ fn merged<D: Backend>(device: &Arc<D>) {
         let base = serve(&mut adapted, &[(0, Request::new(prompt.clone(), 1))]).remove(0);
         for name in ["low", "high", "other"] {
             let found = serve(&mut adapted, &[(0, Request::new(prompt.clone(), 1).with_adapter(Some(name.into())))]).remove(0);
-            let source: &dyn WeightSource = tiny.files.weights.as_ref();
-            let changed = Changed { inner: source, change: &|tensor, values| merge(&population, name, tensor, values) };
-            let mut model = Model::new(device.clone(), tiny.files.config.clone(), &changed, DType::F32).unwrap();
+            let source = Dense(tiny.files.weights.as_ref());
+            let changed = Changed { inner: &source, change: &|tensor, values| merge(&population, name, tensor, values) };
+            let mut model = Model::new(device.clone(), Config { ranks: Ranks::default(), ..tiny.files.config.clone() }, &changed, DType::F32).unwrap();
             let mut context = model.context(prompt.len()).unwrap();
             let logits = model.run(&mut context, &prompt, 1).unwrap();
             let sum: f64 = logits.iter().map(|&logit| f64::from(logit).exp()).sum::<f64>().ln();

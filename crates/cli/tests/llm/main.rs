@@ -16,6 +16,7 @@ mod serve;
 #[cfg(all(unix, feature = "serve"))]
 #[path = "../served/mod.rs"]
 mod served;
+mod shrink;
 mod support;
 mod tiny;
 mod told;
@@ -37,6 +38,7 @@ fn main() {
         }
     }
     trials.extend(command::trials());
+    trials.extend(shrink::commands());
     #[cfg(all(unix, feature = "serve"))]
     trials.push(libtest_mimic::Trial::test("serve answers as the library says", || {
         serve::answers_as_the_library_says();
@@ -55,10 +57,18 @@ impl Visit for Collect {
         let device = Arc::new(backend);
         // Never dropped: the last trial's worker could still be at it when the process exits and the driver goes.
         std::mem::forget(device.clone());
-        Ok([golden::trials(&device), tiny::trials(&device), engine::trials(&device), coming::trials(&device), ruled::trials(&device), told::trials(&device)]
-            .into_iter()
-            .flatten()
-            .map(|trial| trial.with_kind(B::NAME))
-            .collect())
+        Ok([
+            golden::trials(&device),
+            tiny::trials(&device),
+            engine::trials(&device),
+            coming::trials(&device),
+            ruled::trials(&device),
+            told::trials(&device),
+            shrink::trials(&device),
+        ]
+        .into_iter()
+        .flatten()
+        .map(|trial| trial.with_kind(B::NAME))
+        .collect())
     }
 }

@@ -29,6 +29,10 @@ pub struct Kind {
     tied: bool,
     bias: bool,
     head_norm: bool,
+    /// The rank of a projection, by its layer and its number, where it is two factors.
+    rank: fn(usize, usize) -> Option<usize>,
+    /// What the stored rank is a multiple of.
+    stored: usize,
     /// How far a pair of a head turns from a token to the next, and the factor in front of the scores.
     turns: fn(usize, usize) -> f64,
     sharpness: f64,
@@ -49,6 +53,8 @@ pub fn kinds() -> Vec<Kind> {
         tied: false,
         bias: false,
         head_norm: false,
+        rank: |_, _| None,
+        stored: 1,
         turns: plain_turns,
         sharpness: 1.0,
     };
@@ -98,7 +104,14 @@ pub fn kinds() -> Vec<Kind> {
             head_dim: 40,
             ..plain("qwen3", json!({"model_type": "qwen3", "head_dim": 40, "num_attention_heads": 4, "num_key_value_heads": 2}))
         },
+        Kind { rank: |layer, number| (layer == 0).then_some(7 + 6 * number), ..plain("llama, a factored layer", json!({"model_type": "llama"})) },
+        Kind { rank: some_ranks, bias: true, ..plain("qwen2, factored in part", json!({"model_type": "qwen2"})) },
     ]
+}
+
+/// Odd ranks of q, v, the output, up and down, in turn.
+fn some_ranks(layer: usize, number: usize) -> Option<usize> {
+    [[Some(21), None, Some(5), None, None, Some(33), None], [None, None, None, Some(29), Some(41), None, Some(35)]][layer][number]
 }
 
 type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
@@ -119,7 +132,7 @@ impl Kind {
         }
         for layer in 0..LAYERS {
             let of = |name: &str| format!("model.layers.{layer}.{name}");
-            for (name, shape) in [
+            for (number, (name, shape)) in [
                 ("self_attn.q_proj", [q, HIDDEN]),
                 ("self_attn.k_proj", [k, HIDDEN]),
                 ("self_attn.v_proj", [k, HIDDEN]),
@@ -127,8 +140,18 @@ impl Kind {
                 ("mlp.gate_proj", [WIDE, HIDDEN]),
                 ("mlp.up_proj", [WIDE, HIDDEN]),
                 ("mlp.down_proj", [HIDDEN, WIDE]),
-            ] {
-                add(of(name), &shape, 0.0, 0.5);
+            ]
+            .into_iter()
+            .enumerate()
+            {
+                let Some(rank) = (self.rank)(layer, number) else {
+                    add(of(name), &shape, 0.0, 0.5);
+                    continue;
+                };
+                // Products of the factors vary as the matrices do.
+                let spread = (0.5 * (12.0 / rank as f32).sqrt()).sqrt();
+                add(format!("{}.v", of(name)), &[rank, shape[1]], 0.0, spread);
+                add(format!("{}.u", of(name)), &[shape[0], rank], 0.0, spread);
             }
             ["input_layernorm", "post_attention_layernorm"].into_iter().for_each(|name| add(of(name), &[HIDDEN], 1.0, 0.5));
             if self.head_norm {
@@ -158,7 +181,7 @@ impl Kind {
         std::fs::write(folder.join("chat_template.jinja"), "{% for m in messages %}{{ m.content }} {% endfor %}").unwrap();
         // Two files and an index, as larger models have.
         let mut places = serde_json::Map::new();
-        let tensors = self.tensors();
+        let tensors: Tensors = self.tensors().into_iter().map(|(name, tensor)| (name.clone(), self.padded(&name, tensor))).collect();
         let (first, second): (Vec<_>, Vec<_>) = tensors.iter().partition(|(name, _)| name.contains("layers.0."));
         for (file, part) in [("model-1.safetensors", first), ("model-2.safetensors", second)] {
             let views = part.iter().map(|(name, (shape, values))| {
@@ -170,6 +193,19 @@ impl Kind {
         std::fs::write(folder.join("model.safetensors.index.json"), json!({"weight_map": places}).to_string()).unwrap();
     }
 
+    /// A factor as it is stored: with rows or columns of zeros.
+    fn padded(&self, name: &str, (shape, values): (Vec<usize>, Vec<f32>)) -> (Vec<usize>, Vec<f32>) {
+        let more = |rank: usize| rank.next_multiple_of(self.stored) - rank;
+        match shape[..] {
+            [rank, columns] if name.ends_with(".v.weight") => (vec![rank + more(rank), columns], [values, vec![0.0; more(rank) * columns]].concat()),
+            [rows, rank] if name.ends_with(".u.weight") => {
+                let padded = values.chunks_exact(rank).flat_map(|row| row.iter().copied().chain(vec![0.0; more(rank)])).collect();
+                (vec![rows, rank + more(rank)], padded)
+            }
+            _ => (shape, values),
+        }
+    }
+
     /// Logits of every token, from the equations.
     fn logits(&self, ids: &[u32]) -> Vec<f64> {
         let tensors = self.tensors();
@@ -178,7 +214,11 @@ impl Kind {
             let scale = 1.0 / (x.iter().map(|x| x * x).sum::<f64>() / x.len() as f64 + 1e-5).sqrt();
             x.iter().zip(weight).map(|(x, w)| x * scale * w).collect()
         };
-        let product = |x: &[f64], name: &str| -> Vec<f64> { of(name).chunks_exact(x.len()).map(|row| row.iter().zip(x).map(|(w, x)| w * x).sum()).collect() };
+        let times = |x: &[f64], name: &str| -> Vec<f64> { of(name).chunks_exact(x.len()).map(|row| row.iter().zip(x).map(|(w, x)| w * x).sum()).collect() };
+        let product = |x: &[f64], name: &str| -> Vec<f64> {
+            let factor = |which: &str| name.replace(".weight", &format!(".{which}.weight"));
+            if tensors.contains_key(name) { times(x, name) } else { times(&times(x, &factor("v")), &factor("u")) }
+        };
         let table = of("model.embed_tokens.weight");
         let mut states: Vec<Vec<f64>> = ids.iter().map(|&id| table[id as usize * HIDDEN..][..HIDDEN].to_vec()).collect();
         let d = self.head_dim;
@@ -239,7 +279,32 @@ pub fn trials<D: Backend>(device: &Arc<D>) -> Vec<Trial> {
             Ok(())
         })
     });
-    trials.collect()
+    let device = device.clone();
+    let padded = Trial::test("tiny ranks that are stored with zeros", move || {
+        padded(&device);
+        Ok(())
+    });
+    trials.chain([padded]).collect()
+}
+
+/// Zeros up to a multiple of eight are what ranks are padded with in memory anyway: the same bits. More of them change the order of sums at most.
+fn padded<D: Backend>(device: &Arc<D>) {
+    let ids: Vec<u32> = (0..40u32).map(|at| at * 7 % VOCABULARY as u32).collect();
+    let logits = |stored: usize, dtype: DType| {
+        let folder = tempfile::tempdir().unwrap();
+        Kind { stored, ..kinds().pop().unwrap() }.write(folder.path());
+        let mut model = Model::open(device.clone(), &Files::open(folder.path()).unwrap(), dtype).unwrap();
+        let rank = model.config().ranks.get("model.layers.0.self_attn.q_proj");
+        assert_eq!(rank, Some(21u64.next_multiple_of(stored as u64)));
+        let mut context = model.context(ids.len()).unwrap();
+        model.run(&mut context, &ids, ids.len()).unwrap()
+    };
+    for (dtype, lanes) in [(DType::F32, 4), (DType::F16, 8)] {
+        assert!(logits(1, dtype) == logits(lanes, dtype), "{dtype}: other bits");
+    }
+    let (plain, more) = (logits(1, DType::F32), logits(64, DType::F32));
+    let greatest = plain.iter().fold(0f32, |most, value| most.max(value.abs()));
+    assert!(plain.iter().zip(&more).all(|(a, b)| (a - b).abs() <= 1e-5 * greatest));
 }
 
 fn against<D: Backend>(device: &Arc<D>, kind: &Kind) {

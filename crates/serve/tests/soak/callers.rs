@@ -139,7 +139,7 @@ pub fn stream(life: &Life<'_>, client: &mut Client, rng: &mut Rng, rest: Duratio
     let text = ask.to_string();
     let head = format!("POST /v1/completions HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{text}", text.len());
     let answer = client.write(head.as_bytes()).and_then(|()| client.head()).and_then(|mut answer| {
-        if answer.headers.get("transfer-encoding").is_none() {
+        if !answer.headers.contains_key("transfer-encoding") {
             answer.body = client.sized(&answer)?;
             return Ok(answer);
         }

@@ -123,6 +123,8 @@ pub(super) fn cases() -> Vec<Case> {
         cases.extend(Activation::ALL.map(|activation| case(format!("activation_{}", activation.name()), op(9, 131, Kind::Activation(activation)))));
         cases.extend(Activation::ALL.map(|activation| case(format!("glu_{}", activation.name()), op(9, 131, Kind::Glu(activation)))));
         cases.push(case("glu_lines", op(7, 1536, Kind::Glu(Activation::Silu))));
+        // Longer than a piece of work of a processor: gates that lie apart are one such row.
+        cases.push(case("glu_one_row", op(1, 33_001, Kind::Glu(Activation::Silu))));
         // Places in whole lines, and rows that begin on none.
         cases.push(case("store", op(17, 192, Kind::Store { slots: 40, stride: 320 })));
         cases.push(case("store_odd", op(17, 37, Kind::Store { slots: 13, stride: 41 })));

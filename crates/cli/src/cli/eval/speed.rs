@@ -30,6 +30,7 @@ pub struct Load {
 /// What a number of requests took.
 #[derive(Debug, Serialize)]
 pub struct Speed {
+    pub model: String,
     /// Requests that ran at once.
     pub batch: u32,
     /// Tokens of each prompt, and of each answer.
@@ -50,14 +51,14 @@ pub struct Speed {
 ///
 /// # Errors
 /// Prompts and answers that are longer than the model's context; a device that fails.
-pub fn measure<B: Backend>(model: Model<B>, load: &Load, interrupt: &Interrupt) -> Result<Vec<Speed>> {
+pub fn measure<B: Backend>(name: &str, model: Model<B>, load: &Load, interrupt: &Interrupt) -> Result<Vec<Speed>> {
     let seats = load.batch.iter().copied().max().unwrap_or(1);
     let context = load.prompt as usize + load.answer as usize;
     let options = EngineOptions::default().with_seats(seats).with_budget((load.budget as usize).max(seats as usize)).with_context(Some(context));
     let mut engine = Engine::new(model, options, None)?;
     let mut found = Vec::new();
     for (number, &batch) in load.batch.iter().enumerate() {
-        let mut time = |salt| run(&mut engine, load, batch, salt, interrupt);
+        let mut time = |salt| run((name, &mut engine), load, batch, salt, interrupt);
         // Who interrupts keeps what was measured.
         if time(2 * number as u64)?.is_none() {
             break;
@@ -69,7 +70,7 @@ pub fn measure<B: Backend>(model: Model<B>, load: &Load, interrupt: &Interrupt) 
 }
 
 /// Runs a batch to its end; `None` where that was interrupted. A salt of its own keeps it from the pages of those before.
-fn run<B: Backend>(engine: &mut Engine<B>, load: &Load, batch: u32, salt: u64, interrupt: &Interrupt) -> Result<Option<Speed>> {
+fn run<B: Backend>((name, engine): (&str, &mut Engine<B>), load: &Load, batch: u32, salt: u64, interrupt: &Interrupt) -> Result<Option<Speed>> {
     let vocabulary = engine.model().config().vocabulary;
     let mut state = 0x9E37_79B9_7F4A_7C15 ^ salt;
     let mut id = || {
@@ -109,6 +110,7 @@ fn run<B: Backend>(engine: &mut Engine<B>, load: &Load, batch: u32, salt: u64, i
     let at = |share: f64| steps.get(((steps.len() as f64 - 1.0) * share) as usize).copied().unwrap_or(f64::NAN);
     let prefill = first.unwrap_or_else(|| started.elapsed()).as_secs_f64();
     Ok(Some(Speed {
+        model: name.to_owned(),
         batch,
         prompt: load.prompt,
         answer: load.answer,

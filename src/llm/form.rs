@@ -1,0 +1,56 @@
+//! The products of projections that read the same rows, before anything is planned: which lie in one product, and what lies between two factors.
+
+use std::ops::Range;
+
+use super::config::Config;
+use crate::dtype::DType;
+
+/// The projections q, k and v, by their numbers in [`Config::projections`].
+pub const QKV: Range<usize> = 0..3;
+/// The output projection of attention.
+pub const OUTPUT: Range<usize> = 3..4;
+/// The first products of the MLP.
+pub const GATE_UP: Range<usize> = 4..6;
+/// The last product of the MLP.
+pub const DOWN: Range<usize> = 6..7;
+
+/// The products of some projections of one layer.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Form {
+    pub d_in: u64,
+    pub parts: Vec<Part>,
+    pub bias: bool,
+    pub residual: bool,
+}
+
+/// A product of a [`Form`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Part {
+    pub d_out: u64,
+    /// Columns between its two factors, where it has two: the rank, rounded up to 16 bytes.
+    pub rank: Option<u64>,
+}
+
+impl Form {
+    /// The products of the projections `group` of a layer. Where all are matrices they are one product, unless their results are to lie apart.
+    pub fn of(config: &Config, dtype: DType, layer: usize, group: Range<usize>) -> Self {
+        let (bias, residual, apart) = match group.start {
+            0 => (config.qkv_bias, false, config.apart()),
+            3 => (config.output_bias, true, false),
+            6 => (false, true, false),
+            _ => (false, false, false),
+        };
+        let projections = &config.projections(layer)[group];
+        let d_in = projections.first().map_or(1, |(_, [_, d_in])| *d_in);
+        let parts: Vec<Part> =
+            projections.iter().map(|(path, [d_out, _])| Part { d_out: *d_out, rank: config.ranks.get(path).map(|rank| dtype.row_stride(rank)) }).collect();
+        let whole = !apart && parts.iter().all(|part| part.rank.is_none());
+        let parts = if whole { vec![Part { d_out: parts.iter().map(|part| part.d_out).sum(), rank: None }] } else { parts };
+        Self { d_in, parts, bias, residual }
+    }
+
+    /// Columns between the factors of all parts, side by side.
+    pub fn between(&self) -> u64 {
+        self.parts.iter().filter_map(|part| part.rank).sum()
+    }
+}

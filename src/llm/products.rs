@@ -1,0 +1,82 @@
+//! The plans of the products of projections that read the same rows. The first factors of all that have two are one product.
+
+use super::form::{Form, Part};
+use super::part::part;
+use crate::backend::Backend;
+use crate::device::{Device, Slice};
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::layer::Affine;
+use crate::ops::{Linear, LinearArgs};
+use crate::session::{Plan, Session};
+
+/// The weights of the products of a [`Form`].
+pub struct Group<D: Device> {
+    /// The first factors, one below the other, where there are any.
+    pub first: Option<Slice<D>>,
+    /// The weight of each part, or its second factor.
+    pub parts: Vec<Affine<D>>,
+}
+
+/// The plans of the products of a [`Form`].
+pub struct Products<D: Backend> {
+    first: Option<Plan<Linear, D>>,
+    /// The product of each part, and the column between the factors where its rows begin.
+    parts: Vec<(Plan<Linear, D>, Option<u64>)>,
+}
+
+impl<D: Backend> Products<D> {
+    /// Plans the products for `rows` rows.
+    ///
+    /// # Errors
+    /// An operation that the backend does not do.
+    pub fn new(session: &Session<D>, form: &Form, dtype: DType, rows: u64) -> Result<Self> {
+        let product = |d_in: u64, d_out: u64| Linear::new(dtype, [rows, d_in, d_out]).with_padded_weights();
+        let between = form.between();
+        let first = if between > 0 { Some(session.plan(product(form.d_in, between))?) } else { None };
+        let mut column = 0;
+        let parts = form.parts.iter().map(|&Part { d_out, rank }| {
+            let (op, from) = match rank {
+                None => (product(form.d_in, d_out), None),
+                Some(rank) => (product(rank, d_out).with_x_stride(between), Some(column)),
+            };
+            column += rank.unwrap_or(0);
+            Ok((session.plan(op.with_bias(form.bias).with_residual(form.residual))?, from))
+        });
+        let parts = parts.collect::<Result<_>>()?;
+        Ok(Self { first, parts })
+    }
+
+    /// Runs the products of `x`, each into its `y`. What lies between factors is in `between`.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub fn run(
+        &self,
+        session: &mut Session<D>,
+        (weights, between): (&Group<D>, &Slice<D>),
+        x: &Slice<D>,
+        residual: Option<&Slice<D>>,
+        results: &[Slice<D>],
+    ) -> Result<()> {
+        let mut middle = None;
+        if let (Some(plan), Some(weight)) = (&self.first, &weights.first) {
+            let op = plan.op();
+            let rows = part(between, 0, op.tokens * op.d_out * op.dtype.size())?;
+            session.run(plan, &LinearArgs::new(x.clone(), weight.clone(), rows.clone()))?;
+            middle = Some(rows);
+        }
+        for (((plan, column), weight), y) in self.parts.iter().zip(&weights.parts).zip(results) {
+            let x = match (column, &middle) {
+                (Some(column), Some(rows)) => {
+                    let offset = column * plan.op().dtype.size();
+                    part(rows, offset, rows.len - offset)?
+                }
+                _ => x.clone(),
+            };
+            let args = LinearArgs { bias: weight.bias.clone(), residual: residual.cloned(), ..LinearArgs::new(x, weight.weight.clone(), y.clone()) };
+            session.run(plan, &args)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,354 @@
+//! The factors of a projection at every rank, and what each rank loses.
+//!
+//! Nothing wider than the narrow side of the matrix is decomposed. Where it is the outputs' (`m ≤ n`), the directions are eigenvectors of the second
+//! moment of outputs `W·C·Wᵀ`, and `V = Uᵀ·W` needs no inverse. Where it is the inputs', they are eigenvectors of `C^½·WᵀW·C^½`.
+
+use crate::adapters::encode::linalg::{Mat, mul, scale_columns, symmetric_eigen};
+use crate::adapters::encoded::Matrix;
+use crate::error::{Result, ensure};
+
+/// Eigenvalues below this share of the largest are raised to it: few tokens know nothing of those directions.
+const FLOOR: f64 = 1e-7;
+/// The share of a mean gradient that every direction is given, so that none is free.
+const RIDGE: f64 = 1e-3;
+
+/// How the directions of a projection are ordered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// By the weights alone.
+    Svd,
+    /// By the weights, each column scaled by the root of its inputs' mean size (ASVD, arXiv:2312.05821).
+    Asvd,
+    /// By the outputs that inputs make (SVD-LLM, arXiv:2403.07378).
+    Whiten,
+    /// By outputs, each weighed by its gradient.
+    TwoSided,
+}
+
+impl Method {
+    /// Every method.
+    pub const ALL: [Self; 4] = [Self::Svd, Self::Asvd, Self::Whiten, Self::TwoSided];
+
+    /// The method's name on the command line and in files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Svd => "svd",
+            Self::Asvd => "asvd",
+            Self::Whiten => "whiten",
+            Self::TwoSided => "two-sided",
+        }
+    }
+}
+
+/// What is known of a projection's inputs, outputs and gradients: means over tokens.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Statistics<'a> {
+    /// `E[xxᵀ]`, `[d_in, d_in]`.
+    pub inputs: Option<&'a Mat>,
+    /// `E[yyᵀ]`, `[d_out, d_out]`. One of both is enough where `d_out ≤ d_in`.
+    pub outputs: Option<&'a Mat>,
+    /// `E|x|` of each input.
+    pub sizes: Option<&'a [f64]>,
+    /// `E[ggᵀ]` of the gradients at the outputs, `[d_out, d_out]`; where `d_out > d_in` of `Wᵀg`, `[d_in, d_in]`.
+    pub gradients: Option<&'a Mat>,
+}
+
+/// The factors of a projection.
+#[derive(Clone, Debug)]
+pub struct Factors {
+    /// `[d_out, k]`, where `k` is the smaller side of the matrix: the first `r` columns are the factor of rank `r`.
+    left: Mat,
+    /// `[k, d_in]`.
+    right: Mat,
+    /// What each rank from 0 to `k` loses.
+    loss: Vec<f64>,
+    /// The largest eigenvalue of the second moment over the smallest.
+    condition: f64,
+}
+
+impl Factors {
+    /// Factors a projection.
+    ///
+    /// # Errors
+    /// Statistics of other sizes; a method whose statistics are not there; values that are not finite.
+    pub(crate) fn new(weight: &Mat, of: &Statistics<'_>, method: Method) -> Result<Self> {
+        let (m, n) = weight.shape();
+        let narrow = m.min(n);
+        for (name, found, size) in [("inputs", of.inputs, n), ("outputs", of.outputs, m), ("gradients", of.gradients, narrow)] {
+            let found = found.map_or(size, |found| found.nrows());
+            ensure(found == size, format_args!("second moment of {name}"), format_args!("[{size}, {size}]"), format_args!("[{found}, {found}]"))?;
+        }
+        let there = match method {
+            Method::Svd => true,
+            Method::Asvd => of.sizes.is_some(),
+            Method::Whiten => of.inputs.is_some() || (m <= n && of.outputs.is_some()),
+            Method::TwoSided => of.gradients.is_some() && (of.inputs.is_some() || (m <= n && of.outputs.is_some())),
+        };
+        ensure(there, method.name(), "moments of the projection, by calibration or from a file", "none")?;
+        let Sides { left, right, outputs, gradients, condition } = if m <= n { wide(weight, of, method)? } else { tall(weight, of, method)? };
+        let loss = tails(&outputs, &gradients);
+        let (left, right) = balanced(left, right);
+        Ok(Self { left, right, loss, condition })
+    }
+
+    /// What rank `r` loses for every `r` from 0 to the smaller side: `½ tr(G·ΔW·C·ΔWᵀ)`. It is in nats a token where the gradients are known; else `G`
+    /// is the identity, and it is half the mean square of the error at the outputs.
+    pub fn loss(&self) -> &[f64] {
+        &self.loss
+    }
+
+    /// The largest eigenvalue of the second moment over the smallest: from 1e7 on, directions are guessed.
+    pub fn condition(&self) -> f64 {
+        self.condition
+    }
+
+    /// The factors of rank `rank`: `[d_out, rank]` and `[rank, d_in]`.
+    pub fn truncated(&self, rank: usize) -> (Matrix, Matrix) {
+        let rank = rank.min(self.right.nrows());
+        (narrowed(&self.left, self.left.nrows(), rank), narrowed(&self.right, rank, self.right.ncols()))
+    }
+
+    /// The matrix of rank `rank`.
+    pub fn product(&self, rank: usize) -> Matrix {
+        let rank = rank.min(self.right.nrows());
+        let whole = mul(self.left.subcols(0, rank), self.right.subrows(0, rank));
+        narrowed(&whole, whole.nrows(), whole.ncols())
+    }
+}
+
+/// Both factors, and the second moments along their directions.
+struct Sides {
+    left: Mat,
+    right: Mat,
+    /// `V·C·Vᵀ`.
+    outputs: Mat,
+    /// `Uᵀ·G·U`.
+    gradients: Mat,
+    condition: f64,
+}
+
+/// The upper left part of a matrix, rounded to f32.
+fn narrowed(matrix: &Mat, rows: usize, cols: usize) -> Matrix {
+    Matrix { rows, cols, data: (0..rows).flat_map(|i| (0..cols).map(move |j| matrix[(i, j)] as f32)).collect() }
+}
+
+fn between(left: &Mat, middle: &Mat) -> Mat {
+    mul(mul(left.transpose(), middle.as_ref()).as_ref(), left.as_ref())
+}
+
+/// A second moment with its least eigenvalues raised: its root, the root's inverse, and the condition before.
+fn roots(moment: &Mat) -> Result<(Mat, Mat, f64)> {
+    let (values, vectors) = symmetric_eigen(moment.as_ref())?;
+    let most = values.first().copied().unwrap_or(0.0).max(f64::MIN_POSITIVE);
+    let condition = most / values.last().copied().unwrap_or(0.0).max(most * 1e-300);
+    let raised: Vec<f64> = values.iter().map(|value| value.max(FLOOR * most)).collect();
+    let of = |power: f64| {
+        let scaled: Vec<f64> = raised.iter().map(|value| value.powf(power)).collect();
+        mul(scale_columns(&vectors, &scaled).as_ref(), vectors.transpose())
+    };
+    Ok((of(0.5), of(-0.5), condition))
+}
+
+fn trace(matrix: &Mat) -> f64 {
+    (0..matrix.nrows()).map(|i| matrix[(i, i)]).sum()
+}
+
+/// Square matrices and their weighted sum.
+fn plus(one: &Mat, factor: f64, other: &Mat) -> Mat {
+    Mat::from_fn(one.nrows(), one.ncols(), |i, j| one[(i, j)] + factor * other[(i, j)])
+}
+
+/// The sizes of inputs, by which ASVD scales columns.
+fn scales(sizes: &[f64]) -> Vec<f64> {
+    sizes.iter().map(|size| size.max(0.0).sqrt() + 1e-6).collect()
+}
+
+/// A projection with no more outputs than inputs.
+fn wide(weight: &Mat, of: &Statistics<'_>, method: Method) -> Result<Sides> {
+    let m = weight.nrows();
+    let outputs = match (of.outputs, of.inputs) {
+        (Some(outputs), _) => outputs.clone(),
+        (None, Some(inputs)) => mul(mul(weight.as_ref(), inputs.as_ref()).as_ref(), weight.transpose()),
+        (None, None) => mul(weight.as_ref(), weight.transpose()),
+    };
+    let identity = Mat::identity(m, m);
+    let gradients = of.gradients.map_or_else(|| identity.clone(), |found| plus(found, RIDGE * trace(found) / m as f64, &identity));
+    let ordered = match (method, of.sizes) {
+        (Method::Svd, _) => mul(weight.as_ref(), weight.transpose()),
+        (Method::Asvd, Some(sizes)) => {
+            let scaled = scale_columns(weight, &scales(sizes));
+            mul(scaled.as_ref(), scaled.transpose())
+        }
+        _ => outputs.clone(),
+    };
+    if method == Method::TwoSided {
+        let (root, inverse, condition) = roots(&gradients)?;
+        let weighed = between(&root, &outputs);
+        let (_, vectors) = symmetric_eigen(weighed.as_ref())?;
+        let left = mul(inverse.as_ref(), vectors.as_ref());
+        let right = mul(mul(vectors.transpose(), root.as_ref()).as_ref(), weight.as_ref());
+        return Ok(Sides { outputs: between(&vectors, &weighed), gradients: between(&left, &gradients), left, right, condition });
+    }
+    let (values, vectors) = symmetric_eigen(ordered.as_ref())?;
+    let most = values.first().copied().unwrap_or(0.0);
+    let condition = most / values.last().copied().unwrap_or(0.0).max(most * 1e-300).max(f64::MIN_POSITIVE);
+    let right = mul(vectors.transpose(), weight.as_ref());
+    Ok(Sides { outputs: between(&vectors, &outputs), gradients: between(&vectors, &gradients), left: vectors, right, condition })
+}
+
+/// A projection with more outputs than inputs.
+fn tall(weight: &Mat, of: &Statistics<'_>, method: Method) -> Result<Sides> {
+    let n = weight.ncols();
+    let inputs = of.inputs.cloned().unwrap_or_else(|| Mat::identity(n, n));
+    let square = mul(weight.transpose(), weight.as_ref());
+    let gradients = match of.gradients {
+        Some(found) => plus(found, RIDGE * trace(found) / trace(&square).max(f64::MIN_POSITIVE), &square),
+        None => square.clone(),
+    };
+    let diagonal = |values: &[f64], power: f64| Mat::from_fn(n, n, |i, j| if i == j { values[i].powf(power) } else { 0.0 });
+    let (root, inverse, condition) = match (method, of.sizes) {
+        (Method::Svd, _) => (Mat::identity(n, n), Mat::identity(n, n), 1.0),
+        (Method::Asvd, Some(sizes)) => {
+            let scales = scales(sizes);
+            (diagonal(&scales, 1.0), diagonal(&scales, -1.0), 1.0)
+        }
+        _ => roots(&inputs)?,
+    };
+    let ordered = between(&root, if method == Method::TwoSided { &gradients } else { &square });
+    let (_, vectors) = symmetric_eigen(ordered.as_ref())?;
+    let turned = mul(root.as_ref(), vectors.as_ref());
+    let right = mul(vectors.transpose(), inverse.as_ref());
+    let outputs = mul(mul(right.as_ref(), inputs.as_ref()).as_ref(), right.transpose());
+    Ok(Sides { left: mul(weight.as_ref(), turned.as_ref()), right, outputs, gradients: between(&turned, &gradients), condition })
+}
+
+/// `½ Σ_{i,j ≥ r} outputs[i, j] · gradients[i, j]` for every `r` from 0 to the number of directions.
+fn tails(outputs: &Mat, gradients: &Mat) -> Vec<f64> {
+    let k = outputs.nrows();
+    let term = |i: usize, j: usize| outputs[(i, j)] * gradients[(i, j)];
+    let mut tails = vec![0.0; k + 1];
+    for r in (0..k).rev() {
+        let cross: f64 = (r + 1..k).map(|j| term(r, j) + term(j, r)).sum();
+        tails[r] = tails[r + 1] + 0.5 * (term(r, r) + cross);
+    }
+    tails.into_iter().map(|tail| tail.max(0.0)).collect()
+}
+
+/// Factors with an equal product, and as much of each direction's size in either: types with few bits lose least so.
+fn balanced(mut left: Mat, mut right: Mat) -> (Mat, Mat) {
+    for k in 0..right.nrows() {
+        let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>().sqrt();
+        let a = norm(&mut (0..left.nrows()).map(|i| left[(i, k)]));
+        let b = norm(&mut (0..right.ncols()).map(|j| right[(k, j)]));
+        if a > 0.0 && b > 0.0 {
+            let scale = (b / a).sqrt();
+            (0..left.nrows()).for_each(|i| left[(i, k)] *= scale);
+            (0..right.ncols()).for_each(|j| right[(k, j)] /= scale);
+        }
+    }
+    (left, right)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::adapters::encode::linalg::energy;
+
+    /// A matrix that looks drawn.
+    fn drawn(rows: usize, cols: usize, seed: u64) -> Mat {
+        Mat::from_fn(rows, cols, |i, j| ((i * 131 + j * 17) as f64 * 0.61 + seed as f64 * 1.7 + (i * j) as f64 * 0.13).sin())
+    }
+
+    fn moment(size: usize, seed: u64) -> Mat {
+        let rows = drawn(3 * size, size, seed);
+        mul(rows.transpose(), rows.as_ref())
+    }
+
+    /// Everything that is known of a projection.
+    struct Known {
+        weight: Mat,
+        inputs: Mat,
+        outputs: Mat,
+        /// Gradients at the outputs.
+        gradients: Mat,
+        narrow: Mat,
+        sizes: Vec<f64>,
+    }
+
+    fn known(m: usize, n: usize, seed: u64) -> Known {
+        let (weight, inputs, gradients) = (drawn(m, n, seed), moment(n, seed + 1), moment(m, seed + 2));
+        let outputs = mul(mul(weight.as_ref(), inputs.as_ref()).as_ref(), weight.transpose());
+        let narrow = if m <= n { gradients.clone() } else { between(&weight, &gradients) };
+        Known { weight, inputs, outputs, gradients, narrow, sizes: (0..n).map(|j| 0.5 + (j as f64).cos().abs()).collect() }
+    }
+
+    /// `½ tr(G·ΔW·C·ΔWᵀ)`, from the matrices themselves.
+    fn direct(known: &Known, found: &Mat, gradients: &Mat) -> f64 {
+        let off = plus(&known.weight, -1.0, found);
+        let spread = mul(mul(off.as_ref(), known.inputs.as_ref()).as_ref(), off.transpose());
+        0.5 * trace(&mul(gradients.as_ref(), spread.as_ref()))
+    }
+
+    fn product(factors: &Factors, rank: usize) -> Mat {
+        mul(factors.left.subcols(0, rank), factors.right.subrows(0, rank))
+    }
+
+    #[test]
+    fn a_curve_is_what_a_direct_evaluation_gives() {
+        for (m, n) in [(6, 9), (9, 6), (7, 7), (3, 12)] {
+            let known = known(m, n, 5);
+            let (inputs, outputs, sizes) = (Some(&known.inputs), Some(&known.outputs), Some(&known.sizes[..]));
+            for method in Method::ALL {
+                let gradients = (method == Method::TwoSided).then_some(&known.narrow);
+                let factors = Factors::new(&known.weight, &Statistics { inputs, outputs, sizes, gradients }, method).unwrap();
+                // With what was added to the gradients, so that no direction is free.
+                let identity = Mat::identity(m, m);
+                let weighed = match gradients {
+                    None => identity,
+                    Some(narrow) if m <= n => plus(&known.gradients, RIDGE * trace(narrow) / m as f64, &identity),
+                    Some(narrow) => {
+                        let square = mul(known.weight.transpose(), known.weight.as_ref());
+                        plus(&known.gradients, RIDGE * trace(narrow) / trace(&square), &identity)
+                    }
+                };
+                let whole = direct(&known, &Mat::zeros(m, n), &weighed);
+                for (rank, &loss) in factors.loss().iter().enumerate() {
+                    let direct = direct(&known, &product(&factors, rank), &weighed);
+                    assert!((loss - direct).abs() < 1e-9 * whole, "{} {m}x{n} rank {rank}: {loss} of {direct}", method.name());
+                }
+                let off = &product(&factors, m.min(n)) - &known.weight;
+                assert!(energy(off.as_ref()) < 1e-18 * energy(known.weight.as_ref()), "{}: the full rank is the matrix", method.name());
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+        #[test]
+        fn whitened_directions_lose_least_at_every_rank(m in 2usize..9, n in 2usize..9, seed in 0u64..1000) {
+            let known = known(m, n, seed);
+            let of = |method| Factors::new(&known.weight, &Statistics { inputs: Some(&known.inputs), sizes: Some(&known.sizes), ..Statistics::default() }, method).unwrap();
+            let best = of(Method::Whiten);
+            for other in [of(Method::Svd), of(Method::Asvd)] {
+                for rank in 0..=m.min(n) {
+                    prop_assert!(best.loss()[rank] <= other.loss()[rank] + 1e-6 * other.loss()[0], "rank {}", rank);
+                }
+            }
+            prop_assert!(best.loss().windows(2).all(|pair| pair[0] >= pair[1] - 1e-6 * best.loss()[0]));
+        }
+    }
+
+    #[test]
+    fn what_a_method_needs_has_to_be_there() {
+        let known = known(4, 6, 1);
+        for method in [Method::Asvd, Method::Whiten, Method::TwoSided] {
+            assert!(Factors::new(&known.weight, &Statistics::default(), method).is_err(), "{}", method.name());
+        }
+        assert!(Factors::new(&known.weight, &Statistics::default(), Method::Svd).is_ok());
+        let other = Statistics { inputs: Some(&known.outputs), ..Statistics::default() };
+        assert!(Factors::new(&known.weight, &other, Method::Whiten).is_err());
+    }
+}
