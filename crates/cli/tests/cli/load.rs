@@ -96,7 +96,7 @@ fn connection(stream: &TcpStream, shared: &Shared) -> std::io::Result<()> {
             "changing" => say(200, &vector(&count.to_string()))?,
             "nobody" => say(404, &json!({"error": {"message": "there is no \"nobody\" here"}}))?,
             // An answer that is broken off, and a connection that ends between two requests.
-            "vanishing" if count % 3 == 2 => {
+            "vanishing" if on_this % 3 == 0 => {
                 writer.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{")?;
                 return Ok(());
             }

@@ -9,8 +9,8 @@ use super::address::Address;
 use super::args::{Args, Route};
 use crate::cli::calibrate;
 
-/// Different texts where they are drawn: enough that a cache of answers would show, few enough that each comes again.
-const TEXTS: usize = 512;
+/// Different texts where they are drawn: few enough that each comes again for each of many models, so that answers can be compared.
+const TEXTS: usize = 64;
 /// Lengths of drawn texts, in words or ids.
 const LENGTHS: std::ops::RangeInclusive<u32> = 4..=48;
 /// The first id that is drawn: those before it are often marks.

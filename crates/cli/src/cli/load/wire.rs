@@ -182,6 +182,8 @@ impl Wire {
 
     /// Reads what there is; false at the end of the connection.
     fn fill(&mut self, patience: &Patience<'_>) -> Result<bool, Lost> {
+        // An answer that comes byte by byte is late too.
+        patience.check()?;
         let before = self.bytes.len();
         self.bytes.resize(before + CHUNK, 0);
         let read = loop {
