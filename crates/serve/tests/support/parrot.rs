@@ -10,10 +10,12 @@ use trifuse_serve::generate::{Accept, Alias, Generate, Prompt, Sent, Token};
 use trifuse_serve::line::Closed;
 use trifuse_serve::queueing::ticket::Failure;
 
-/// Ids are bytes; it says the prompt again, turned round, and in capitals with an adapter. A prompt with `!` fails at the end, and one with `?` never ends.
+/// Ids are bytes; it says the prompt again, turned round, and in capitals with an adapter. A prompt with `!` fails at the end, and one with `?` never ends, unless
+/// the parrot keeps to its context.
 #[derive(Default)]
 pub struct Parrot {
     pub prompts: Mutex<Vec<Prompt>>,
+    pub bounded: bool,
 }
 
 impl Generate for Parrot {
@@ -54,10 +56,11 @@ impl Generate for Parrot {
             return Err(Closed::For(Failure::DeviceLost));
         }
         let tokens = accept.accept();
+        let room = if self.bounded { self.max_tokens().saturating_sub(prompt.ids.len()) } else { usize::MAX };
         std::thread::spawn(move || {
             let text: Vec<u8> = prompt.ids.iter().rev().filter(|id| **id > 1).map(|id| *id as u8).collect();
             let text = if prompt.adapter.is_some() { text.to_ascii_uppercase() } else { text };
-            let most = prompt.max_tokens.unwrap_or(usize::MAX);
+            let most = prompt.max_tokens.unwrap_or(room);
             let endless = text.contains(&b'?');
             for (count, byte) in text.iter().cycle().take(if endless { usize::MAX } else { text.len() }).enumerate() {
                 if count == most {
