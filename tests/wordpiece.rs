@@ -1,10 +1,12 @@
 //! WordPiece of our own beside `tokenizers`, on drawn and on real texts: token for token the same.
 //!
-//! `TRIFUSE_TEXTS=1000000` takes that many texts in all; `TRIFUSE_TURN` draws others. MiniLM's vocabulary is in `.minilm`, which `./check minilm` fetches.
+//! `TRIFUSE_TEXTS=1000000` takes that many texts in all; `TRIFUSE_TURN` draws others. It tells what a token takes by each of the two, with
+//! `RAYON_NUM_THREADS=1 cargo test --release --all-features --test wordpiece -- MiniLM` on one core. MiniLM's vocabulary is in `.minilm`, which `./check minilm` fetches.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use rand::{Rng, SeedableRng};
@@ -162,18 +164,26 @@ fn compare(folder: &Path, vocabulary: usize, rng: &mut ChaCha8Rng, texts: usize)
     assert!(max_length > library.get_post_processor().unwrap().added_tokens(false));
     library.with_truncation(Some(TruncationParams { max_length, ..TruncationParams::default() })).unwrap();
     let lines = lines();
-    let mut cut = 0;
+    let (mut cut, mut count, mut times) = (0, 0, [Duration::ZERO; 2]);
     for _ in 0..texts.div_ceil(CHUNK) {
         let texts: Vec<String> = (0..CHUNK).map(|_| text(rng, &lines)).collect();
-        let encodings = library.encode_batch_fast(texts.iter().map(String::as_str).collect(), true).unwrap();
-        let found = own.tokens(&texts.iter().map(String::as_str).collect::<Vec<&str>>()).unwrap();
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        let began = Instant::now();
+        let found = own.tokens(&texts).unwrap();
+        times[0] += began.elapsed();
+        let began = Instant::now();
+        let encodings = library.encode_batch_fast(texts.clone(), true).unwrap();
+        times[1] += began.elapsed();
         for ((text, encoding), found) in texts.iter().zip(encodings).zip(found) {
             let expected: Vec<i32> = encoding.get_ids().iter().map(|id| *id as i32).collect();
             let over = !encoding.get_overflowing().is_empty();
             assert_eq!((&found.ids, found.cut), (&expected, over), "{text:?}");
             cut += usize::from(over);
+            count += expected.len();
         }
     }
     assert!(cut > 0, "no text was too long");
+    let [own, library] = times.map(|time| time.as_secs_f64() * 1e6 / count as f64);
+    println!("{count} tokens, {own:.3} µs each, and {library:.3} by the library");
     Ok(())
 }

@@ -14,6 +14,9 @@ use trie::{Entry, Node, START, Trie};
 
 /// How a token begins that stands inside a word. No word has it, as its characters are words of their own.
 const PREFIX: &str = "##";
+/// The most that the squares of the tokens' lengths come to, as each symbol of a token may give as many tokens as there are before it. BERT's vocabulary
+/// has a fortieth of that.
+const MOST_SQUARES: usize = 1 << 26;
 
 /// A tokenizer that is described by BERT's normaliser, BERT's split into words, and a vocabulary.
 pub struct WordPiece {
@@ -40,7 +43,8 @@ impl WordPiece {
             return None;
         };
         let ids = tokenizer.get_vocab(false);
-        if model.continuing_subword_prefix != PREFIX || ids.values().any(|id| *id >= vocabulary) {
+        let squares = ids.keys().fold(0usize, |sum, token| sum.saturating_add(token.len().saturating_mul(token.len())));
+        if model.continuing_subword_prefix != PREFIX || squares > MOST_SQUARES || ids.values().any(|id| *id >= vocabulary) {
             return None;
         }
         let rules = Rules {

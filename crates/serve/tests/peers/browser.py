@@ -178,6 +178,8 @@ try:
     wait("the counts", "return [...document.querySelectorAll('#models tr')].some((row) => row.textContent.startsWith('loudtext1'))")
     wait("the times", "return document.querySelector('#latency').textContent.includes('to the first token')")
 
+    assert not re.search(r"\de[+-]\d|NaN|undefined|Infinity", run("return document.body.innerText")), "a number that nobody reads"
+
     check_names()
     reached = check_keyboard()
     picture("light")

@@ -10,7 +10,8 @@ use std::process::Command;
 use std::sync::Arc;
 
 use libtest_mimic::{Arguments, Trial};
-use serde_json::Value;
+use serde_json::{Value, json};
+use support::client::Client;
 use support::parrot::Parrot;
 use support::tiny;
 use tempfile::TempDir;
@@ -24,6 +25,7 @@ fn main() {
     let browser = runs(Command::new("chromedriver").arg("--version")) && runs(Command::new("python3").arg("--version"));
     let trials = vec![
         trial("openai-python embeds, writes and streams", has("openai, numpy"), "no openai in .venv; run ./check python", openai),
+        trial("schemathesis finds the description true", has("schemathesis"), "no schemathesis in .venv; run ./check python", description),
         trial("a browser shows the page and tries sentences and chats", browser, "no chromedriver; run ./check browser", page),
     ];
     libtest_mimic::run(&arguments, trials).exit();
@@ -57,7 +59,8 @@ fn server(set: impl FnOnce(&mut Config), change: impl FnOnce(&mut Opened) + Send
     let mut config = Config::new(([127, 0, 0, 1], 0).into());
     config.limits.drain_delay = std::time::Duration::ZERO;
     set(&mut config);
-    let handle = Server::start(config, Some(tiny::model_with(folder.path(), change)), Some(Arc::new(Parrot::default()))).unwrap();
+    let parrot = Parrot { bounded: true, ..Parrot::default() };
+    let handle = Server::start(config, Some(tiny::model_with(folder.path(), change)), Some(Arc::new(parrot))).unwrap();
     (folder, handle)
 }
 
@@ -82,6 +85,43 @@ fn openai() {
             assert_eq!(bits(vector), reference.of(text, adapter), "{text} of {name}");
         }
     }
+    end(handle);
+}
+
+/// The seconds that the description is tried for.
+const TRIED: &str = "25";
+
+fn description() {
+    let (folder, handle) = server(|_| {}, |_| {});
+    let url = format!("http://{}", handle.addr());
+    let mut description = Client::to(handle.addr()).unwrap().get("/openapi.json").json();
+    // Drawn names would be of no model, and nothing behind them would be tried.
+    for (schema, names) in [
+        ("Embed", ["tiny", "left", "right", "nobody"]),
+        ("Complete", ["parrot", "loud", "parrot:loud", "tiny"]),
+        ("Chat", ["parrot", "loud", "parrot:loud", "tiny"]),
+    ] {
+        description["components"]["schemas"][schema]["properties"]["model"] = json!({"enum": names});
+    }
+    // A deadline of a millisecond passes in the queue, and its 504 is right.
+    drop(description["paths"]["/v1/embeddings"]["post"].as_object_mut().unwrap().remove("parameters"));
+    let file = folder.path().join("described.json");
+    std::fs::write(&file, description.to_string()).unwrap();
+    let seed = std::env::var("TRIFUSE_TURN").unwrap_or_else(|_| "0".into());
+    let mut command = Command::new(at("../../.venv/bin/schemathesis"));
+    command.current_dir(folder.path()).arg("run").arg(file).args([
+        "--url",
+        &url,
+        "--seed",
+        &seed,
+        "--max-time",
+        TRIED,
+        "--phases",
+        "examples,coverage,fuzzing",
+    ]);
+    // Values that fit one by one may not fit each other, and are refused then.
+    command.args(["--checks", "all", "--exclude-checks", "positive_data_acceptance", "--request-timeout", "10", "--generation-database", "none", "--no-color"]);
+    println!("{}", String::from_utf8_lossy(&output(&mut command)));
     end(handle);
 }
 

@@ -13,17 +13,19 @@ use trifuse_serve::line::Closed;
 use trifuse_serve::queueing::registry::{Generation, Lease, Registry};
 use trifuse_serve::queueing::ticket::Failure;
 
-/// Ids are bytes; it says the prompt again, turned round, and in capitals with an adapter. A prompt with `!` fails at the end, and one with `?` never ends.
+/// Ids are bytes; it says the prompt again, turned round, and in capitals with an adapter. A prompt with `!` fails at the end, and one with `?` never ends, unless
+/// the parrot keeps to its context.
 pub struct Parrot {
     pub prompts: Mutex<Vec<Prompt>>,
-    keeper: Keeper<String>,
+    pub bounded: bool,
+    pub keeper: Keeper<String>,
 }
 
 impl Default for Parrot {
     fn default() -> Self {
         let mut registry = Registry::new("parrot");
         registry.load(Generation { alias: "loud".into(), content: "1".into(), adapter: "loud".into(), about: None }, false, None).unwrap();
-        Self { prompts: Mutex::default(), keeper: Keeper::new(Names::new(registry), Box::new(Anything)) }
+        Self { prompts: Mutex::default(), bounded: false, keeper: Keeper::new(Names::new(registry), Box::new(Anything)) }
     }
 }
 
@@ -76,6 +78,7 @@ impl Generate for Parrot {
             return Err(Closed::For(Failure::DeviceLost));
         }
         let tokens = accept.accept();
+        let room = if self.bounded { self.max_tokens().saturating_sub(prompt.ids.len()) } else { usize::MAX };
         std::thread::spawn(move || {
             let text: Vec<u8> = prompt.ids.iter().rev().filter(|id| **id > 1).map(|id| *id as u8).collect();
             let text = if prompt.adapter.is_some() { text.to_ascii_uppercase() } else { text };
@@ -83,7 +86,7 @@ impl Generate for Parrot {
             for id in behind {
                 assert_eq!(tokens.send(Token { id: *id, of_prompt: true, logprob: -2.0, top: vec![(*id, -2.0)] }), Sent::Taken, "few of them");
             }
-            let most = prompt.max_tokens.unwrap_or(usize::MAX);
+            let most = prompt.max_tokens.unwrap_or(room);
             let endless = text.contains(&b'?');
             for (count, byte) in text.iter().cycle().take(if endless { usize::MAX } else { text.len() }).enumerate() {
                 if count == most {

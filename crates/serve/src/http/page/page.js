@@ -76,13 +76,19 @@ function quantile(bounds, counts, part) {
 function milliseconds(seconds, bounds) {
   if (seconds === Infinity) return `> ${count.format(bounds.at(-1) * 1000)}`;
   const value = seconds * 1000;
-  return value >= 100 ? count.format(value) : value.toPrecision(2);
+  return short(value);
 }
 
-/** The histograms by what a row of the table calls them. */
+/** A number in two digits or more, and without an exponent. */
+function short(value) {
+  return value >= 10 ? count.format(value) : value.toFixed(value >= 1 ? 1 : 2);
+}
+
+/** The histograms by what a row of the table calls them; of the routes those that do work. */
 function series(seconds) {
   const inner = [["a sentence in the queue", seconds.queue], ["a batch on the device", seconds.batch], ["to the first token", seconds.first_token], ["between two tokens", seconds.next_token]];
-  return new Map([...Object.entries(seconds.routes), ...inner]);
+  const routes = Object.entries(seconds.routes).filter(([route]) => route.startsWith("/v1/"));
+  return new Map([...routes, ...inner]);
 }
 
 function latencies(seconds) {
@@ -323,7 +329,7 @@ async function speak(side, text, signal) {
     }
     talk.push(messages.at(-1), {role: "assistant", content: said});
     const rate = tokens / Math.max(performance.now() - began, 1) * 1000;
-    say(told, `${tokens} tokens, the first after ${count.format(first)} ms, ${rate.toPrecision(3)} a second${ended === "length" ? "; cut at the most tokens" : ""}`);
+    say(told, `${tokens} tokens, the first after ${count.format(first)} ms, ${short(rate)} a second${ended === "length" ? "; cut at the most tokens" : ""}`);
     return null;
   } catch (error) {
     say(told, "");
