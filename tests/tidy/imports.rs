@@ -49,10 +49,14 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("line", &["error", "adapters", "model", "metrics", "queueing"]),
     ("runner", &["error", "model", "embedder", "line", "queueing"]),
     ("embeddings", &["error", "adapters", "model", "embedder", "line", "metrics", "queueing", "runner"]),
+    ("kserve", &["error", "dtype", "ops"]),
+    ("operations", &["error", "backend", "device", "ops", "session", "embeddings", "kserve", "line", "queueing"]),
+    ("shm", &["error"]),
+    ("stats", &[]),
     ("generate", &["error", "llm", "line", "queueing"]),
     ("language_model", &["error", "backend", "llm", "generate", "line", "queueing"]),
-    ("http", &["error", "adapters", "llm", "model", "config", "embeddings", "generate", "keys", "line", "queueing"]),
-    ("server", &["error", "config", "embedder", "embeddings", "generate", "http", "metrics", "queueing"]),
+    ("http", &["error", "adapters", "llm", "model", "config", "embeddings", "generate", "keys", "kserve", "line", "operations", "queueing", "shm", "stats"]),
+    ("server", &["error", "config", "embedder", "embeddings", "generate", "http", "kserve", "metrics", "operations", "queueing"]),
     // Of the command.
     ("verify", &["error", "dtype", "device", "ops", "backend", "safetensors_file", "session", "oracle", "cases", "tolerance", "conformance", "adapters"]),
 ];

@@ -30,6 +30,9 @@ pub async fn health(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, F
             false => embeddings.is_open()?,
         }
     }
+    if let Some(operations) = &app.operations {
+        operations.is_open()?;
+    }
     answer(&json!({"status": "ready"}))
 }
 

@@ -17,12 +17,28 @@ use tower_service::Service;
 
 use super::app::{App, Phase};
 use super::caller::Caller;
-use super::fault::{Code, Fault};
-use super::{chat, completions, embeddings, health, models};
+use super::fault::{Code, Fault, Message};
+use super::{chat, completions, embeddings, health, kserve, models};
 
 /// Paths of routes, as metrics name them; one that ends in `/` stands for all below it.
-pub const ROUTES: [&str; 9] =
-    ["/health", "/metrics", "/openapi.json", "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/models", "/v1/models/", "/version"];
+pub const ROUTES: [&str; 16] = [
+    "/health",
+    "/metrics",
+    "/openapi.json",
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/embeddings",
+    "/v1/models",
+    "/v1/models/",
+    "/v2",
+    "/v2/health/",
+    "/v2/models/",
+    "/v2/repository/index",
+    "/v2/systemsharedmemory/",
+    "/v2/trifuse/regions",
+    "/v2/trifuse/regions/",
+    "/version",
+];
 /// The name in metrics of what is no route.
 const OTHER: &str = "other";
 /// The header of a request's id.
@@ -42,6 +58,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/embeddings", post(embeddings::embeddings))
         .route("/v1/completions", post(completions::completions))
         .route("/v1/chat/completions", post(chat::chat))
+        .merge(kserve::router())
         .fallback(|uri: Uri| async move { Fault::no_route(uri.path()) })
         .method_not_allowed_fallback(|| async { Fault::no_method() })
         .layer(DefaultBodyLimit::disable())
@@ -60,7 +77,8 @@ pub async fn answer(app: &Arc<App>, mut router: Router, mut request: Request<Bod
     let id = given.or_else(|| HeaderValue::from_str(&app.request_id()).ok());
     let path = request.uri().path().to_owned();
     let let_in = |request: &mut Request<Body>| {
-        if !path.starts_with("/v1/") {
+        let guarded = path.starts_with("/v1/") || (path.starts_with("/v2/") && !path.starts_with("/v2/health/"));
+        if !guarded {
             return Ok(());
         }
         if app.phase() == Phase::Draining {
@@ -81,6 +99,11 @@ pub async fn answer(app: &Arc<App>, mut router: Router, mut request: Request<Bod
     };
     if let Some(Code(code)) = response.extensions().get::<Code>() {
         app.shared.metrics.refused(code);
+    }
+    if let Some(Message(message)) = response.extensions().get::<Message>().filter(|_| path.starts_with("/v2")) {
+        // The open inference protocol has errors of its own form.
+        let body = serde_json::json!({"error": message}).to_string();
+        *response.body_mut() = Body::from(body);
     }
     if let Some(id) = id {
         response.headers_mut().insert(REQUEST_ID, id);
