@@ -20,6 +20,11 @@ mod hostile;
 mod inspect;
 #[path = "cli/kernels.rs"]
 mod kernels;
+#[cfg(all(unix, feature = "serve"))]
+#[path = "cli/operations.rs"]
+mod operations;
+#[cfg(all(unix, feature = "serve"))]
+mod served;
 #[path = "cli/support.rs"]
 mod support;
 #[path = "cli/verify.rs"]
