@@ -18,9 +18,9 @@ const MAX_FLOPS: f64 = (1u64 << 42) as f64;
 pub enum Blocks {
     /// All.
     All,
-    /// Those that a byte each marks: a tensor of `[patterns, q_blocks, kv_blocks]`.
+    /// Blocks that a byte each marks: a tensor of `[patterns, q_blocks, kv_blocks]`.
     Map(Tensor, Grid),
-    /// Those of compressed sparse rows: `row_ptr [patterns, q_blocks + 1]` and `col_idx`.
+    /// Blocks in compressed sparse rows: `row_ptr [patterns, q_blocks + 1]` and `col_idx`.
     Rows(Tensor, Tensor, Grid),
 }
 
@@ -81,8 +81,8 @@ impl Query {
         let missing = |name: &str| Error::invalid("inputs", "q, k and v", format_args!("no {name}"));
         let [q, k, v] = ["q", "k", "v"].map(|name| request.input(name).ok_or_else(|| missing(name)));
         let (q, k, v) = (q?, k?, v?);
-        q.expect(&[Datatype::Fp16, Datatype::Bf16, Datatype::Fp32])?;
-        [&k, &v].into_iter().try_for_each(|tensor| tensor.expect(&[q.datatype]))?;
+        q.must_be(&[Datatype::Fp16, Datatype::Bf16, Datatype::Fp32])?;
+        [&k, &v].into_iter().try_for_each(|tensor| tensor.must_be(&[q.datatype]))?;
         let dtype = q.datatype.dtype().unwrap_or(DType::F32);
         let heads = request.parameters.count("heads")?;
         let kv_heads = request.parameters.count("kv_heads")?.or(if q.shape.len() == 4 { None } else { heads });
@@ -135,13 +135,13 @@ fn blocks(request: &mut Request, op: &Attention) -> Result<Blocks> {
     };
     match (map, rows, columns) {
         (Some(map), None, None) => {
-            map.expect(&[Datatype::Uint8])?;
+            map.must_be(&[Datatype::Uint8])?;
             let patterns = patterns(&map, u64::from(q_blocks) * u64::from(kv_blocks))?;
             Ok(Blocks::Map(map, Grid { block, q_blocks, kv_blocks, patterns }))
         }
         (None, Some(rows), Some(columns)) => {
-            rows.expect(&[Datatype::Int32])?;
-            columns.expect(&[Datatype::Int32])?;
+            rows.must_be(&[Datatype::Int32])?;
+            columns.must_be(&[Datatype::Int32])?;
             let patterns = patterns(&rows, u64::from(q_blocks) + 1)?;
             let most = u64::from(q_blocks).saturating_mul(kv_blocks.into()).saturating_mul(patterns.into());
             if columns.count > most || columns.count > 1 << 30 {

@@ -9,19 +9,19 @@ pub enum Datatype {
     Bool,
     /// Whole numbers without a sign, of 8 bits.
     Uint8,
-    /// Of 16 bits.
+    /// Whole numbers without a sign, of 16 bits.
     Uint16,
-    /// Of 32 bits.
+    /// Whole numbers without a sign, of 32 bits.
     Uint32,
-    /// Of 64 bits.
+    /// Whole numbers without a sign, of 64 bits.
     Uint64,
     /// Whole numbers with a sign, of 8 bits.
     Int8,
-    /// Of 16 bits.
+    /// Whole numbers with a sign, of 16 bits.
     Int16,
-    /// Of 32 bits.
+    /// Whole numbers with a sign, of 32 bits.
     Int32,
-    /// Of 64 bits.
+    /// Whole numbers with a sign, of 64 bits.
     Int64,
     /// IEEE 754 binary16.
     Fp16,

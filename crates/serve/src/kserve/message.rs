@@ -48,11 +48,11 @@ struct Output {
 /// How an output is given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Delivery {
-    /// As numbers in JSON.
+    /// Numbers in JSON.
     Json,
-    /// As bytes behind the JSON.
+    /// Bytes behind the JSON.
     Binary,
-    /// In memory that has a name.
+    /// Memory that has a name.
     Region(Place),
 }
 

@@ -130,7 +130,7 @@ impl Tensor {
     ///
     /// # Errors
     /// It has another type.
-    pub fn expect(&self, datatypes: &[Datatype]) -> Result<()> {
+    pub fn must_be(&self, datatypes: &[Datatype]) -> Result<()> {
         if datatypes.contains(&self.datatype) {
             return Ok(());
         }

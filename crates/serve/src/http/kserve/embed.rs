@@ -21,7 +21,7 @@ use crate::queueing::registry::Lease;
 fn parts(mut request: Request) -> Sound<(Tensor, Option<Tensor>, Wanted)> {
     let ids = request.input("ids").ok_or_else(|| Error::invalid("inputs", "ids", "none of that name"))?;
     let lengths = request.input("lengths");
-    [Some(&ids), lengths.as_ref()].into_iter().flatten().try_for_each(|tensor| tensor.expect(&[Datatype::Int32]))?;
+    [Some(&ids), lengths.as_ref()].into_iter().flatten().try_for_each(|tensor| tensor.must_be(&[Datatype::Int32]))?;
     if let Some(lengths) = lengths.as_ref().filter(|lengths| lengths.shape.len() != 1) {
         return Err(Error::invalid("input \"lengths\": shape", "[n]", format_args!("{:?}", lengths.shape)));
     }

@@ -36,7 +36,7 @@ pub enum Target {
 }
 
 impl Places {
-    /// For a request of that tenant.
+    /// The places of a request of that tenant.
     pub fn new(app: &Arc<App>, tenant: u32) -> Self {
         Self { app: Arc::clone(app), tenant, held: Vec::new() }
     }

@@ -28,7 +28,7 @@ pub async fn metadata(State(app): State<Arc<App>>) -> Result<Response, Fault> {
     answer(&json!({"name": "trifuse", "version": env!("CARGO_PKG_VERSION"), "extensions": extensions}))
 }
 
-/// That the server runs.
+/// A sign that the server runs.
 ///
 /// # Errors
 /// None in practice.
