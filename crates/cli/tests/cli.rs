@@ -22,6 +22,11 @@ mod inspect;
 mod kernels;
 #[path = "cli/load.rs"]
 mod load;
+#[cfg(all(unix, feature = "serve"))]
+#[path = "cli/operations.rs"]
+mod operations;
+#[cfg(all(unix, feature = "serve"))]
+mod served;
 #[path = "cli/support.rs"]
 mod support;
 #[path = "cli/verify.rs"]

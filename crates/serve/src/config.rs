@@ -22,6 +22,8 @@ pub struct Config {
     pub queue: admit::Limits,
     /// The threads that serve connections; and as many that tokenize.
     pub threads: usize,
+    /// Whether callers may name shared memory of this machine.
+    pub client_shm: bool,
 }
 
 /// Bounds of one request and of a connection.
@@ -31,6 +33,8 @@ pub struct Limits {
     pub body_bytes: usize,
     /// The most bytes of a body of embeddings.
     pub embeddings_bytes: usize,
+    /// The most bytes of a body that goes into a region.
+    pub region_bytes: usize,
     /// The most bytes of bodies that are held at once, of all requests together.
     pub held_bytes: usize,
     /// The most inputs of a request.
@@ -58,6 +62,7 @@ impl Default for Limits {
         Self {
             body_bytes: 8 << 20,
             embeddings_bytes: 2 << 20,
+            region_bytes: 64 << 20,
             held_bytes: 256 << 20,
             inputs: 256,
             header: Duration::from_secs(10),
@@ -76,6 +81,6 @@ impl Config {
     /// The defaults on this address, for everybody.
     pub fn new(listen: SocketAddr) -> Self {
         let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        Self { listen, keys: Keys::default(), limits: Limits::default(), adapter_root: None, queue: admit::Limits::default(), threads }
+        Self { listen, keys: Keys::default(), limits: Limits::default(), adapter_root: None, queue: admit::Limits::default(), threads, client_shm: false }
     }
 }

@@ -1,4 +1,4 @@
-//! The server of trifuse: OpenAI's routes over HTTP, an adapter of its own for every input, and exactly one answer to every request.
+//! The server of trifuse: OpenAI's routes and the open inference protocol over HTTP, an adapter of its own for every input, and exactly one answer to every request.
 //!
 //! [`Server::start`] takes a [`Config`] and an [`EmbeddingModel`], and gives a [`Handle`]. What is decided without a socket, a device or a thread lies in
 //! [`queueing`]; a [`LanguageModel`] is served by [`Generate`](generate::Generate), which other
@@ -16,12 +16,16 @@ pub mod generate;
 mod http;
 pub mod keeper;
 mod keys;
+mod kserve;
 mod language_model;
 pub mod line;
 mod metrics;
+pub mod operations;
 pub mod queueing;
 mod runner;
 mod server;
+mod shm;
+mod stats;
 
 pub use adapter_root::AdapterRoot;
 pub use config::{Config, Limits};
@@ -29,4 +33,4 @@ pub use content::content;
 pub use embedder::{Embedder, EmbeddingModel, Opened};
 pub use keys::{Key, Keys};
 pub use language_model::{LanguageModel, Speech};
-pub use server::{Handle, Server};
+pub use server::{Handle, Models, Server};

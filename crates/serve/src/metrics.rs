@@ -47,10 +47,14 @@ pub struct Metrics {
     pub prompt_tokens: Counter,
     /// Tokens that were generated.
     pub generated_tokens: Counter,
+    operated: Histogram,
+    queries: Counter,
     /// Connections that are open.
     pub connections: Gauge,
     /// Tokens that wait for the device or run on it.
     pub queued_tokens: Gauge,
+    /// Operations that wait for the device or run on it, in units of 2^26 floating-point operations or 2^20 bytes.
+    pub queued_operations: Gauge,
 }
 
 #[derive(Debug)]
@@ -88,17 +92,22 @@ impl Metrics {
             registry.register(name, help, histogram.clone());
             histogram
         };
-        let waited = histogram("trifuse_queue_seconds", "Time that a sentence waits for the device", &SECONDS);
+        let waited = histogram("trifuse_queue_seconds", "Time that a sentence or an operation waits for the device", &SECONDS);
         let computed = histogram("trifuse_batch_seconds", "Time of a batch on the device", &SECONDS);
         let batch = histogram("trifuse_batch_tokens", "Tokens of a batch, without what fills it up", &TOKENS);
         let first_token = histogram("trifuse_first_token_seconds", "Time from a prompt to its first token", &SECONDS);
         let next_token = histogram("trifuse_next_token_seconds", "Time between two tokens of an answer", &SECONDS);
+        let operated = histogram("trifuse_operations_seconds", "Time of the operations that were put behind each other on the device", &SECONDS);
+        let queries = Counter::default();
+        registry.register("trifuse_operations", "Operations that ran", queries.clone());
         let (prompt_tokens, generated_tokens) = (Counter::default(), Counter::default());
         registry.register("trifuse_prompt_tokens", "Tokens of texts and prompts", prompt_tokens.clone());
         registry.register("trifuse_generation_tokens", "Tokens that were generated", generated_tokens.clone());
         let (connections, queued_tokens) = (Gauge::default(), Gauge::default());
         registry.register("trifuse_connections", "Open connections", connections.clone());
         registry.register("trifuse_queued_tokens", "Tokens that wait for the device or run on it", queued_tokens.clone());
+        let queued_operations = Gauge::default();
+        registry.register("trifuse_queued_operations", "Operations that wait for the device or run on it, by what they cost", queued_operations.clone());
         Self {
             registry,
             answers,
@@ -110,10 +119,13 @@ impl Metrics {
             batch,
             first_token,
             next_token,
+            operated,
+            queries,
             prompt_tokens,
             generated_tokens,
             connections,
             queued_tokens,
+            queued_operations,
         }
     }
 
@@ -137,6 +149,13 @@ impl Metrics {
     pub fn ran(&self, tokens: usize, took: Duration, waited: impl Iterator<Item = Duration>) {
         self.batch.observe(tokens as f64);
         self.computed.observe(took.as_secs_f64());
+        waited.for_each(|waited| self.waited.observe(waited.as_secs_f64()));
+    }
+
+    /// Counts operations, and how long each of them waited.
+    pub fn operated(&self, count: usize, took: Duration, waited: impl Iterator<Item = Duration>) {
+        self.queries.inc_by(count as u64);
+        self.operated.observe(took.as_secs_f64());
         waited.for_each(|waited| self.waited.observe(waited.as_secs_f64()));
     }
 

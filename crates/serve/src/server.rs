@@ -18,7 +18,9 @@ use crate::generate::Generate;
 use crate::http::app::{App, Phase};
 use crate::http::connection::accept;
 use crate::http::routes::router;
+use crate::kserve::attention::NAME as ATTENTION;
 use crate::metrics::Metrics;
+use crate::operations::{Operations, OperationsModel};
 use crate::queueing::clock::Monotonic;
 use crate::queueing::ledger::Ledger;
 
@@ -29,9 +31,20 @@ const STEP: Duration = Duration::from_millis(10);
 /// How long callers have to take what was sent to them at the very end.
 const LAST: Duration = Duration::from_secs(2);
 
-/// The server of one model that embeds, of one that generates, or of both.
+/// The server of one model that embeds, of one that generates, of single operations, or of several of them.
 #[derive(Debug)]
 pub struct Server;
+
+/// What is served.
+#[derive(Default)]
+pub struct Models {
+    /// A model that embeds.
+    pub embeddings: Option<EmbeddingModel>,
+    /// What generates text.
+    pub generator: Option<Arc<dyn Generate>>,
+    /// Single operations.
+    pub operations: Option<OperationsModel>,
+}
 
 /// A server that runs.
 pub struct Handle {
@@ -40,15 +53,24 @@ pub struct Handle {
     runtime: Runtime,
     drain: watch::Sender<bool>,
     supervisor: tokio::task::JoinHandle<()>,
-    device: Option<JoinHandle<()>>,
+    devices: Vec<JoinHandle<()>>,
 }
 
 impl Server {
-    /// Starts a server, and returns once it answers. The port is taken first, and opened when the model is there.
+    /// Starts a server of models alone; see [`serve`](Self::serve).
+    ///
+    /// # Errors
+    /// Those of [`serve`](Self::serve).
+    pub fn start(config: Config, embeddings: Option<EmbeddingModel>, generator: Option<Arc<dyn Generate>>) -> Result<Handle> {
+        Self::serve(config, Models { embeddings, generator, operations: None })
+    }
+
+    /// Starts a server, and returns once it answers. The port is taken first, and opened when the models are there.
     ///
     /// # Errors
     /// An address that cannot be had; a model that cannot be opened; two names that are the same.
-    pub fn start(config: Config, embeddings: Option<EmbeddingModel>, generator: Option<Arc<dyn Generate>>) -> Result<Handle> {
+    pub fn serve(config: Config, models: Models) -> Result<Handle> {
+        let Models { embeddings, generator, operations } = models;
         let threads = config.threads.max(1);
         let runtime = Builder::new_multi_thread().worker_threads(threads).max_blocking_threads(threads).thread_name("serve").enable_all().build();
         let runtime = runtime.map_err(Error::io("threads of the server", "start"))?;
@@ -61,7 +83,16 @@ impl Server {
         let shared = Shared { limits: config.queue, clock: Arc::new(Monotonic::default()), metrics, ledger };
         let started = embeddings.map(|model| Embeddings::start(model, &shared)).transpose()?;
         let (embeddings, device) = started.map_or((None, None), |(embeddings, device)| (Some(embeddings), Some(device)));
-        check_names(embeddings.as_ref(), generator.as_deref())?;
+        let mut devices = Vec::from_iter(device);
+        check_names(embeddings.as_ref(), generator.as_deref(), operations.is_some())?;
+        let operations = match operations {
+            Some(model) => {
+                let (operations, device) = Operations::start(model, &shared)?;
+                devices.push(device);
+                Some(operations)
+            }
+            None => None,
+        };
         let listening = {
             let _inside = runtime.enter();
             socket.listen(BACKLOG)
@@ -69,21 +100,26 @@ impl Server {
         let listener = listening.map_err(Error::io(&place, "listen on"))?;
         let addr = listener.local_addr().map_err(Error::io(&place, "listen on"))?;
         let room = Arc::new(Semaphore::new(config.limits.connections.clamp(1, Semaphore::MAX_PERMITS.min(u32::MAX as usize))));
-        let app = Arc::new(App::new(config, shared, embeddings, generator));
+        let app = Arc::new(App::new(config, shared, embeddings, generator, operations));
         let (phases, phase) = watch::channel(Phase::Ready);
         let accepting = runtime.spawn(accept(listener, Arc::clone(&app), router(Arc::clone(&app)), Arc::clone(&room), phase));
         let (drain, asked) = watch::channel(false);
         let supervisor = runtime.spawn(supervise(Arc::clone(&app), asked, phases, accepting, room));
-        Ok(Handle { addr, app, runtime, drain, supervisor, device })
+        Ok(Handle { addr, app, runtime, drain, supervisor, devices })
     }
 }
 
-/// Refuses a name that leads to a model that embeds and to one that generates.
-fn check_names(embeddings: Option<&Embeddings>, generator: Option<&dyn Generate>) -> Result<()> {
-    let (Some(embeddings), Some(generator)) = (embeddings, generator) else { return Ok(()) };
-    let (registry, names) = (embeddings.registry(), generator.keeper().names());
-    let mut all = std::iter::once(names.base()).chain(names.adapters().map(|lease| lease.alias.as_str()));
-    match all.find(|name| registry.lease(name).is_ok()) {
+/// Refuses a name that leads to a model that embeds and to something else.
+fn check_names(embeddings: Option<&Embeddings>, generator: Option<&dyn Generate>, operations: bool) -> Result<()> {
+    let Some(embeddings) = embeddings else { return Ok(()) };
+    let registry = embeddings.registry();
+    let mut names: Vec<String> = Vec::from_iter(operations.then(|| ATTENTION.to_owned()));
+    if let Some(generator) = generator {
+        let own = generator.keeper().names();
+        names.push(own.base().to_owned());
+        names.extend(own.adapters().map(|lease| lease.alias.clone()));
+    }
+    match names.into_iter().find(|name| registry.lease(name).is_ok()) {
         Some(name) => Err(Error::invalid("models", "names of their own", format!("{name:?} twice"))),
         None => Ok(()),
     }
@@ -116,6 +152,9 @@ async fn supervise(
     if let Some(generator) = &app.generator {
         generator.close(true);
     }
+    if let Some(operations) = &app.operations {
+        operations.close(true);
+    }
     drop(phases);
     let all = u32::try_from(connections.max(app.config.limits.connections)).unwrap_or(u32::MAX);
     let last = async {
@@ -143,8 +182,11 @@ impl Handle {
 
     /// Whether its device is lost, so that it answers no more.
     pub fn is_lost(&self) -> bool {
-        let lost = self.app.embeddings.as_ref().is_some_and(|embeddings| embeddings.is_open().is_err());
-        !*self.drain.borrow() && (lost || self.app.generator.as_ref().is_some_and(|generator| generator.is_open().is_err()))
+        let App { embeddings, generator, operations, .. } = &*self.app;
+        let lost = embeddings.as_ref().is_some_and(|model| model.is_open().is_err())
+            || generator.as_ref().is_some_and(|model| model.is_open().is_err())
+            || operations.as_ref().is_some_and(|model| model.is_open().is_err());
+        !*self.drain.borrow() && lost
     }
 
     /// What became of its requests.
@@ -154,13 +196,11 @@ impl Handle {
 
     /// Waits for its end.
     pub fn wait(self) {
-        let Self { runtime, supervisor, device, drain, .. } = self;
+        let Self { runtime, supervisor, devices, drain, .. } = self;
         drop(runtime.block_on(supervisor));
         drop(drain);
         // A thread that is in the middle of a batch ends with the process.
-        if let Some(device) = device.filter(JoinHandle::is_finished) {
-            drop(device.join());
-        }
+        devices.into_iter().filter(JoinHandle::is_finished).for_each(|device| drop(device.join()));
         runtime.shutdown_timeout(Duration::from_millis(100));
     }
 }

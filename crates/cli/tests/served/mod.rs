@@ -1,4 +1,5 @@
 //! `trifuse serve` as a user runs it, for tests of whole models.
+#![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

@@ -9,6 +9,9 @@ use tokio::sync::Semaphore;
 use crate::config::Config;
 use crate::embeddings::{Embeddings, Shared};
 use crate::generate::Generate;
+use crate::operations::Operations;
+use crate::shm::Shm;
+use crate::stats::Stats;
 
 /// The bytes of a permit of [`App::room`].
 pub const UNIT: usize = 1 << 10;
@@ -37,6 +40,12 @@ pub struct App {
     pub generator: Option<Arc<dyn Generate>>,
     /// Held by whoever changes what is served: one change at a time.
     pub changes: tokio::sync::Mutex<()>,
+    /// Single operations, where they are served.
+    pub operations: Option<Operations>,
+    /// Shared memory of this machine that callers have named.
+    pub shm: Shm,
+    /// What models have answered by the open inference protocol.
+    pub stats: Stats,
     /// Room for bodies, in units of [`UNIT`] bytes.
     pub room: Arc<Semaphore>,
     /// When it was started, in seconds since 1970.
@@ -48,13 +57,15 @@ pub struct App {
 
 impl App {
     /// A server that is ready.
-    pub fn new(config: Config, shared: Shared, embeddings: Option<Embeddings>, generator: Option<Arc<dyn Generate>>) -> Self {
+    pub fn new(config: Config, shared: Shared, embeddings: Option<Embeddings>, generator: Option<Arc<dyn Generate>>, operations: Option<Operations>) -> Self {
         use std::hash::BuildHasher;
         let started = SystemTime::UNIX_EPOCH.elapsed().unwrap_or(Duration::ZERO).as_secs();
         let own = std::hash::RandomState::new().hash_one(started);
         let room = Arc::new(Semaphore::new((config.limits.held_bytes / UNIT).min(Semaphore::MAX_PERMITS)));
         let changes = tokio::sync::Mutex::new(());
-        Self { config, shared, embeddings, generator, changes, room, started, phase: AtomicU8::new(Phase::Ready as u8), ids: (own, AtomicU64::new(0)) }
+        let (shm, stats) = (Shm::default(), Stats::default());
+        let phase = AtomicU8::new(Phase::Ready as u8);
+        Self { config, shared, embeddings, generator, changes, operations, shm, stats, room, started, phase, ids: (own, AtomicU64::new(0)) }
     }
 
     /// How far it is.

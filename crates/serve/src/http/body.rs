@@ -22,20 +22,31 @@ pub struct Held {
 /// Reads a body of JSON, of at most that many bytes.
 ///
 /// # Errors
-/// Another type; more bytes or more time than is allowed; no room for it beside the bodies of others; a caller that went away.
+/// Another type; those of [`read_any`].
 pub async fn read(app: &App, headers: &HeaderMap, body: Body, most: usize) -> Result<Held, Fault> {
-    let kind = headers.get(CONTENT_TYPE).map(|kind| kind.to_str().unwrap_or("bytes that are no text"));
-    let essence = kind.unwrap_or("nothing").split(';').next().unwrap_or_default().trim();
-    if !essence.eq_ignore_ascii_case("application/json") {
-        return Err(Fault::media_type(kind.unwrap_or("nothing")));
+    if headers.get(CONTENT_TYPE).is_none() {
+        return Err(Fault::media_type("application/json", "nothing"));
+    }
+    read_any(app, headers, body, most, &["application/json"]).await
+}
+
+/// Reads a body of at most that many bytes. It has one of these types where it has a type.
+///
+/// # Errors
+/// Another type; more bytes or more time than is allowed; no room for it beside the bodies of others; a caller that went away.
+pub async fn read_any(app: &App, headers: &HeaderMap, body: Body, most: usize, kinds: &[&str]) -> Result<Held, Fault> {
+    if let Some(kind) = headers.get(CONTENT_TYPE).map(|kind| kind.to_str().unwrap_or("bytes that are no text")) {
+        let essence = kind.split(';').next().unwrap_or_default().trim();
+        if !kinds.iter().any(|known| essence.eq_ignore_ascii_case(known)) {
+            return Err(Fault::media_type(&kinds.join(" or "), kind));
+        }
     }
     let told = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     if told.is_some_and(|told| told > most as u64) {
         return Err(Fault::large(most));
     }
     // A body that does not tell its length may have as much as is allowed.
-    let units = told.map_or(most, |told| told as usize).div_ceil(UNIT);
-    let room = u32::try_from(units).ok().and_then(|units| Arc::clone(&app.room).try_acquire_many_owned(units).ok()).ok_or_else(Fault::full)?;
+    let room = room(app, told.map_or(most, |told| told as usize))?;
     let time = app.config.limits.body;
     let read = timeout(time, to_bytes(body, most)).await.map_err(|_| Fault::slow(time))?;
     let bytes = read.map_err(|error| match std::error::Error::source(&error) {
@@ -43,4 +54,13 @@ pub async fn read(app: &App, headers: &HeaderMap, body: Body, most: usize) -> Re
         _ => Fault::invalid("body_not_read", "expected the whole body, found its end before"),
     })?;
     Ok(Held { bytes, _room: room })
+}
+
+/// A part of the room for bodies.
+///
+/// # Errors
+/// There is no such room beside the bodies of others.
+pub fn room(app: &App, bytes: usize) -> Result<OwnedSemaphorePermit, Fault> {
+    let units = u32::try_from(bytes.div_ceil(UNIT)).ok();
+    units.and_then(|units| Arc::clone(&app.room).try_acquire_many_owned(units).ok()).ok_or_else(Fault::full)
 }

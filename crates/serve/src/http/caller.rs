@@ -9,6 +9,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName};
 
 use super::fault::Fault;
+use crate::embeddings::Shared;
 use crate::keys::Keys;
 use crate::queueing::queues::Tenant;
 
@@ -34,6 +35,11 @@ impl Caller {
     pub fn of(keys: &Keys, headers: &HeaderMap) -> Result<Self, Fault> {
         let (tenant, admin) = tenant(keys, headers)?;
         Ok(Self { tenant, admin, timeout: timeout(headers)? })
+    }
+
+    /// When the request must have reached the device.
+    pub fn deadline(&self, shared: &Shared) -> Option<Duration> {
+        self.timeout.and_then(|timeout| shared.clock.now().checked_add(timeout))
     }
 }
 

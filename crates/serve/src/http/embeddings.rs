@@ -117,7 +117,7 @@ struct Usage {
 pub async fn embeddings(State(app): State<Arc<App>>, caller: Caller, request: Request<Body>) -> Result<Response, Fault> {
     let limits = &app.config.limits;
     let (parts, body) = request.into_parts();
-    let deadline = caller.timeout.and_then(|timeout| app.shared.clock.now().checked_add(timeout));
+    let deadline = caller.deadline(&app.shared);
     let body = super::body::read(&app, &parts.headers, body, limits.embeddings_bytes).await?;
     let ask = Ask::read(&body.bytes, limits.inputs)?;
     let Some(embeddings) = &app.embeddings else {

@@ -7,8 +7,10 @@ use axum::http::header::{CONNECTION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
+use trifuse::Error;
 
 use crate::line::Closed;
+use crate::operations::regions::Full;
 use crate::queueing::registry::NotThere;
 use crate::queueing::ticket::Failure;
 
@@ -120,10 +122,34 @@ impl Fault {
     }
 
     /// The body is of another type.
-    pub fn media_type(found: &str) -> Self {
+    pub fn media_type(expected: &str, found: &str) -> Self {
         let found: String = found.chars().take(100).collect();
-        let message = format!("content-type: expected application/json, found {found:?}");
+        let message = format!("content-type: expected {expected}, found {found:?}");
         Self { close: true, ..Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request_error", "unsupported_media_type", message) }
+    }
+
+    /// There is no such memory.
+    pub fn no_region(name: &str) -> Self {
+        let name: String = name.chars().take(200).collect();
+        let message = format!("there is no region {name:?} here; GET /v2/trifuse/regions and /v2/systemsharedmemory/status list them");
+        Self::new(StatusCode::NOT_FOUND, "not_found_error", "region_not_found", message)
+    }
+
+    /// There is no room for a region beside the others.
+    pub fn no_room(full: Full) -> Self {
+        let message =
+            format!("regions: expected at most {} bytes of all together, found more than the {} left", full.most, full.most.saturating_sub(full.used));
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", "region_quota_exceeded", message)
+    }
+
+    /// The name is taken.
+    pub fn taken(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, "conflict_error", "name_taken", message)
+    }
+
+    /// The key may not do this, or the server was not told to allow it.
+    pub fn forbidden(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "permission_error", "not_allowed", message)
     }
 
     /// The server ends.
@@ -163,6 +189,23 @@ impl From<Failure> for Fault {
     }
 }
 
+/// What the library refuses is the caller's, but for what the server and its device fail at.
+impl From<Error> for Fault {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Invalid { .. } => Self::invalid("invalid_value", error.to_string()),
+            Error::Unsupported { .. } => Self::invalid("unsupported_parameter", error.to_string()),
+            Error::OutOfMemory { .. } => {
+                let message = "the device has no room for this; ask for less, or later";
+                let fault = Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", "out_of_memory", message);
+                Self { retry_after: Some(Duration::from_secs(1)), ..fault }
+            }
+            Error::Device { .. } => Failure::DeviceLost.into(),
+            _ => Self::internal(),
+        }
+    }
+}
+
 impl From<Closed> for Fault {
     fn from(closed: Closed) -> Self {
         match closed {
@@ -196,6 +239,7 @@ impl IntoResponse for Fault {
         }
         // The route counts refusals by it.
         response.extensions_mut().insert(Code(self.code));
+        response.extensions_mut().insert(Message(self.message));
         response
     }
 }
@@ -203,3 +247,7 @@ impl IntoResponse for Fault {
 /// The code of an answer that is an error.
 #[derive(Clone, Copy, Debug)]
 pub struct Code(pub &'static str);
+
+/// The words of an answer that is an error.
+#[derive(Clone, Debug)]
+pub struct Message(pub String);

@@ -42,6 +42,9 @@ pub async fn health(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, F
             one_token(&app, generator).await?;
         }
     }
+    if let Some(operations) = &app.operations {
+        operations.is_open()?;
+    }
     answer(&json!({"status": "ready"}))
 }
 

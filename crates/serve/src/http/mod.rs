@@ -13,6 +13,7 @@ pub mod fault;
 pub mod fields;
 pub mod health;
 pub mod inputs;
+pub mod kserve;
 pub mod logprobs;
 pub mod models;
 pub mod page;

@@ -5,7 +5,7 @@ pub const PAGE: &str = "/";
 /// What the server does; the one route outside `/v1/` that asks for a key, as it tells the names of adapters.
 pub const STATUS: &str = "/status";
 /// Every path; one that ends in `/` stands for all below it, but for the page's.
-pub const ROUTES: [&str; 14] = [
+pub const ROUTES: [&str; 21] = [
     PAGE,
     "/health",
     "/metrics",
@@ -19,6 +19,13 @@ pub const ROUTES: [&str; 14] = [
     "/v1/models",
     "/v1/models/",
     "/v1/unload_lora_adapter",
+    "/v2",
+    "/v2/health/",
+    "/v2/models/",
+    "/v2/repository/index",
+    "/v2/systemsharedmemory/",
+    "/v2/trifuse/regions",
+    "/v2/trifuse/regions/",
     "/version",
 ];
 /// The name of what is no route.

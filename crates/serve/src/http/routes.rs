@@ -17,9 +17,9 @@ use tower_service::Service;
 
 use super::app::{App, Phase};
 use super::caller::Caller;
-use super::fault::{Code, Fault};
+use super::fault::{Code, Fault, Message};
 use super::paths::{PAGE, STATUS, route};
-use super::{adapters, chat, completions, embeddings, health, models, page, status};
+use super::{adapters, chat, completions, embeddings, health, kserve, models, page, status};
 
 /// The header of a request's id.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -43,6 +43,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/embeddings", post(embeddings::embeddings))
         .route("/v1/completions", post(completions::completions))
         .route("/v1/chat/completions", post(chat::chat))
+        .merge(kserve::router())
         .fallback(|uri: Uri| async move { Fault::no_route(uri.path()) })
         .method_not_allowed_fallback(|| async { Fault::no_method() })
         .layer(DefaultBodyLimit::disable())
@@ -56,11 +57,11 @@ pub async fn answer(app: &Arc<App>, mut router: Router, mut request: Request<Bod
     let id = given.or_else(|| HeaderValue::from_str(&app.request_id()).ok());
     let path = request.uri().path().to_owned();
     let let_in = |request: &mut Request<Body>| {
-        let works = path.starts_with("/v1/");
-        if !works && path != STATUS {
+        let guarded = path.starts_with("/v1/") || (path.starts_with("/v2/") && !path.starts_with("/v2/health/"));
+        if !guarded && path != STATUS {
             return Ok(());
         }
-        if works && app.phase() == Phase::Draining {
+        if guarded && app.phase() == Phase::Draining {
             return Err(Fault::draining());
         }
         let caller = Caller::of(&app.config.keys, request.headers())?;
@@ -78,6 +79,11 @@ pub async fn answer(app: &Arc<App>, mut router: Router, mut request: Request<Bod
     };
     if let Some(Code(code)) = response.extensions().get::<Code>() {
         app.shared.metrics.refused(code);
+    }
+    if let Some(Message(message)) = response.extensions().get::<Message>().filter(|_| path.starts_with("/v2")) {
+        // The open inference protocol has errors of its own form.
+        let body = serde_json::json!({"error": message}).to_string();
+        *response.body_mut() = Body::from(body);
     }
     if let Some(id) = id {
         response.headers_mut().insert(REQUEST_ID, id);

@@ -43,11 +43,18 @@ fn the_description_has_every_route_and_field_and_no_other() {
     assert!(metrics.contains("route=\"/openapi.json\""), "{metrics}");
     for (path, methods) in description["paths"].as_object().unwrap() {
         for method in methods.as_object().unwrap().keys() {
-            let answer = client.send(&method.to_uppercase(), &path.replace("{id}", NAME), &[], if method == "post" { b"{}" } else { b"" }).unwrap();
+            let answer = client
+                .send(
+                    &method.to_uppercase(),
+                    &path.replace("{id}", NAME).replace("{version}", "1").replace("{name}", "a"),
+                    &[],
+                    if method == "post" { b"{}" } else { b"" },
+                )
+                .unwrap();
             assert!(methods[method]["responses"].get(answer.status.to_string()).is_some(), "{method} {path}: {} is not described", answer.status);
         }
     }
-    assert_eq!(paths.len(), 14, "{paths:?}");
+    assert_eq!(paths.len(), 35, "{paths:?}");
     for (path, schema) in [("/v1/embeddings", "Embed"), ("/v1/completions", "Complete"), ("/v1/chat/completions", "Chat")] {
         let schema = &description["components"]["schemas"][schema];
         assert_eq!(schema["additionalProperties"], false);

@@ -1,5 +1,5 @@
-//! Programs of others against this server: OpenAI's library for Python and a tester of descriptions, from `.venv`, which `./check python` makes;
-//! and a browser, which `./check browser` installs.
+//! Programs of others against this server: OpenAI's and Triton's libraries for Python and a tester of descriptions, from `.venv`, which `./check python`
+//! makes; and a browser, which `./check browser` installs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[path = "../support/mod.rs"]
@@ -15,7 +15,10 @@ use support::client::Client;
 use support::parrot::Parrot;
 use support::tiny;
 use tempfile::TempDir;
-use trifuse_serve::{Config, Handle, Keys, Opened, Server};
+use trifuse::backends::cpu::Cpu;
+use trifuse::device::Open;
+use trifuse_serve::operations::{Operate, OperationsModel, Operator};
+use trifuse_serve::{Config, Handle, Keys, Models, Opened, Server};
 
 fn main() {
     let arguments = Arguments::from_args();
@@ -25,6 +28,7 @@ fn main() {
     let browser = runs(Command::new("chromedriver").arg("--version")) && runs(Command::new("python3").arg("--version"));
     let trials = vec![
         trial("openai-python embeds, writes and streams", has("openai, numpy"), "no openai in .venv; run ./check python", openai),
+        trial("tritonclient asks encoders and attention, with shared memory", has("tritonclient.http"), "no tritonclient in .venv; run ./check python", triton),
         trial("schemathesis finds the description true", has("schemathesis"), "no schemathesis in .venv; run ./check python", description),
         trial("a browser shows the page and tries sentences and chats", browser, "no chromedriver; run ./check browser", page),
     ];
@@ -79,7 +83,6 @@ fn openai() {
     let told = output(Command::new(at("../../.venv/bin/python")).arg(script).arg(format!("http://{}/v1", handle.addr())));
     let told: Value = serde_json::from_slice(&told).unwrap();
     let mut reference = tiny::Reference::new(folder.path());
-    let bits = |vector: &Value| vector.as_array().unwrap().iter().map(|value| (value.as_f64().unwrap() as f32).to_bits()).collect::<Vec<u32>>();
     for (name, adapter) in [("tiny", None), ("left", Some("left"))] {
         for (text, vector) in ["w1 w2", "w3"].iter().zip(told["vectors"][name].as_array().unwrap()) {
             assert_eq!(bits(vector), reference.of(text, adapter), "{text} of {name}");
@@ -136,5 +139,31 @@ fn page() {
         command.arg(folder);
     }
     println!("{}", String::from_utf8(output(&mut command)).unwrap());
+    end(handle);
+}
+
+/// The bits of a vector of numbers.
+fn bits(vector: &Value) -> Vec<u32> {
+    vector.as_array().unwrap().iter().map(|value| (value.as_f64().unwrap() as f32).to_bits()).collect()
+}
+
+fn triton() {
+    let folder = tiny::folder();
+    let mut config = Config::new(([127, 0, 0, 1], 0).into());
+    config.limits.drain_delay = std::time::Duration::ZERO;
+    config.client_shm = true;
+    let open = || -> trifuse::Result<Box<dyn Operate>> { Ok(Box::new(Operator::new(Arc::new(Cpu::open(0)?))?)) };
+    let operations = OperationsModel { open: Box::new(open), region_bytes: 1 << 20 };
+    let models = Models { embeddings: Some(tiny::model_with(folder.path(), |_| {})), operations: Some(operations), ..Models::default() };
+    let handle = Server::serve(config, models).unwrap();
+    let script = at("tests/peers/triton_client.py");
+    let told = output(Command::new(at("../../.venv/bin/python")).arg(script).arg(handle.addr().to_string()));
+    let told: Value = serde_json::from_slice(&told).unwrap();
+    let mut reference = tiny::Reference::new(folder.path());
+    for (name, adapter) in [("tiny", None), ("left", Some("left"))] {
+        for (ids, vector) in [&[0, 4, 5, 1][..], &[0, 7, 1]].iter().zip(told[name].as_array().unwrap()) {
+            assert_eq!(bits(vector), reference.of_ids(ids, adapter), "{ids:?} of {name}");
+        }
+    }
     end(handle);
 }

@@ -11,10 +11,19 @@ use crate::cli::values;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The model, an encoder or a language model: a folder, a GGUF file, or organisation/name in the local cache of Hugging Face's libraries
-    #[arg(long, value_name = "MODEL")]
-    pub model: PathBuf,
+    #[arg(long, value_name = "MODEL", required_unless_present = "operations")]
+    pub model: Option<PathBuf>,
+    /// Serve the operation op.attention by the open inference protocol, beside a model or alone
+    #[arg(long)]
+    pub operations: bool,
+    /// Bytes of the device that regions may have, all together: tensors that queries of op.attention name
+    #[arg(long, default_value_t = 1 << 30, value_name = "BYTES", requires = "operations")]
+    pub region_bytes: u64,
+    /// Let callers name shared memory of this machine, below /dev/shm, that this program may read and write
+    #[arg(long)]
+    pub allow_client_shm: bool,
     /// A bundle of adapters; or adapter folders, as `compress` takes them: [NAME=]DIR (may be given again)
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", requires = "model")]
     pub adapters: Vec<PathBuf>,
     /// A folder whose adapters may be loaded and unloaded over HTTP while the server runs, by a key with :admin where there are keys
     #[arg(long, value_name = "DIR")]

@@ -16,8 +16,9 @@ use trifuse::backends::{Choice, Visit};
 use trifuse::device::Kind;
 use trifuse::model::{Encoder, EncoderOptions, Text, find};
 use trifuse::{DType, Error, Result};
+use trifuse_serve::operations::{Operate, OperationsModel, Operator};
 use trifuse_serve::queueing::ledger::Outcome as End;
-use trifuse_serve::{AdapterRoot, Config, EmbeddingModel, Keys, Opened, Server};
+use trifuse_serve::{AdapterRoot, Config, EmbeddingModel, Keys, Models, Opened, Server};
 
 use super::Outcome;
 use super::adapters::Adapters;
@@ -46,7 +47,6 @@ struct Served {
 /// Serves until a signal comes, and then until what is under way has ended.
 pub fn run(args: &Args, backend: &Choice, output: &Output) -> Result<Outcome> {
     let interrupt = Interrupt::listen()?;
-    let name = args.name.clone().map_or_else(|| name_of(&args.model), Ok)?;
     let mut config = Config::new(args.listen);
     config.keys = args.api_key_file.as_deref().map(Keys::open).transpose()?.unwrap_or_default();
     config.adapter_root = args.adapter_root.as_deref().map(AdapterRoot::open).transpose()?;
@@ -54,17 +54,32 @@ pub fn run(args: &Args, backend: &Choice, output: &Output) -> Result<Outcome> {
     config.queue.max_wait = Duration::from_secs_f64(args.max_wait);
     config.limits.drain_delay = Duration::from_secs_f64(args.drain_delay);
     config.limits.drain_timeout = Duration::from_secs_f64(args.drain_timeout);
+    config.client_shm = args.allow_client_shm;
     let (notes, told) = std::sync::mpsc::channel();
-    let handle = if speech::is_speaker(&args.model)? {
-        let speaker = backend.open(speech::Open { args, name: &name, notes: &notes })?;
-        Server::start(config, None, Some(Arc::new(speaker)))?
-    } else {
-        let room = args.adapter_root.as_ref().map(|_| args.adapter_room);
-        let job = Open { model: args.model.clone(), adapters: args.adapters.clone(), room, dtype: args.dtype, batch_tokens: args.batch_tokens, notes };
+    let mut models = Models::default();
+    let mut names = Vec::new();
+    if let Some(model) = &args.model {
+        let name = args.name.clone().map_or_else(|| name_of(model), Ok)?;
+        if speech::is_speaker(model)? {
+            let speaker = backend.open(speech::Open { args, model, name: &name, notes: &notes })?;
+            models.generator = Some(Arc::new(speaker));
+        } else {
+            let (model, adapters, notes) = (model.clone(), args.adapters.clone(), notes.clone());
+            let room = args.adapter_root.as_ref().map(|_| args.adapter_room);
+            let job = Open { model, adapters, room, dtype: args.dtype, batch_tokens: args.batch_tokens, notes };
+            let backend = backend.clone();
+            models.embeddings = Some(EmbeddingModel { name: name.clone(), open: Box::new(move || backend.open(job)) });
+        }
+        names.push(name);
+    }
+    if args.operations {
         let backend = backend.clone();
-        let model = EmbeddingModel { name: name.clone(), open: Box::new(move || backend.open(job)) };
-        Server::start(config, Some(model), None)?
-    };
+        let open = Box::new(move || backend.open(OpenOperations { notes }));
+        models.operations = Some(OperationsModel { open, region_bytes: args.region_bytes });
+        names.push("op.attention".into());
+    }
+    let name = names.join(", ");
+    let handle = Server::serve(config, models)?;
     told.try_iter().for_each(|note| output.note(note));
     output.note(format_args!("{name} is served on http://{}", handle.addr()));
     let mut lost = false;
@@ -128,6 +143,21 @@ impl Visit for Open {
         let (width, vocabulary) = (encoder.config().hidden as usize, encoder.config().vocabulary);
         let batch_tokens = self.batch_tokens.or(hints.batch_tokens).unwrap_or(BATCH_TOKENS) as usize;
         Ok(Opened { embedder: Box::new(encoder), text, adapters, width, vocabulary, batch_tokens, warm })
+    }
+}
+
+/// Opens the device of operations on their thread.
+struct OpenOperations {
+    /// What is to be told of it.
+    notes: std::sync::mpsc::Sender<String>,
+}
+
+impl Visit for OpenOperations {
+    type Out = Box<dyn Operate>;
+
+    fn visit<B: Backend>(self, backend: B) -> Result<Box<dyn Operate>> {
+        drop(self.notes.send(format!("operations on {}, {}", B::NAME, backend.caps().name)));
+        Ok(Box::new(Operator::new(Arc::new(backend))?))
     }
 }
 

@@ -42,6 +42,7 @@ pub fn is_speaker(model: &Path) -> Result<bool> {
 /// Opens a language model.
 pub struct Open<'a> {
     pub args: &'a Args,
+    pub model: &'a Path,
     pub name: &'a str,
     /// What is to be told of it.
     pub notes: &'a Sender<String>,
@@ -51,12 +52,12 @@ impl Visit for Open<'_> {
     type Out = LanguageModel;
 
     fn visit<B: Backend>(self, backend: B) -> Result<LanguageModel> {
-        let Self { args, name, notes } = self;
+        let Self { args, model, name, notes } = self;
         let note = |text: String| drop(notes.send(text));
         let hints = backend.hints();
         let dtype = args.dtype.or(hints.dtype).unwrap_or(DType::F32);
-        let files = Files::open(&args.model)?;
-        let found = Found::at(&args.adapters, &args.model, &|path, shape| files.config.fits(path, shape))?;
+        let files = Files::open(model)?;
+        let found = Found::at(&args.adapters, model, &|path, shape| files.config.fits(path, shape))?;
         found.notes.iter().for_each(|text| note(text.clone()));
         found.refused.iter().for_each(|(name, reason)| note(format!("adapter {name} is left out: {reason}")));
         let most = files.config.context;

@@ -1,0 +1,69 @@
+//! Vectors of sentences that are given by their tokens.
+
+use axum::response::Response;
+use tokio::sync::oneshot;
+use trifuse::adapters::engine::AdapterId;
+use trifuse::{Error, Result as Sound};
+
+use super::super::fault::Fault;
+use super::infer::{Ask, response};
+use super::places::{Places, Target, write};
+use crate::embeddings::Embeddings;
+use crate::kserve::datatype::Datatype;
+use crate::kserve::message::{Request, Wanted};
+use crate::kserve::reply::{Output, Reply};
+use crate::kserve::sentences::{Bounds, sentences};
+use crate::kserve::tensor::{Tensor, int32};
+use crate::line::Sentence;
+use crate::queueing::registry::Lease;
+
+/// The inputs `ids` and `lengths`, and the output.
+fn parts(mut request: Request) -> Sound<(Tensor, Option<Tensor>, Wanted)> {
+    let ids = request.input("ids").ok_or_else(|| Error::invalid("inputs", "ids", "none of that name"))?;
+    let lengths = request.input("lengths");
+    [Some(&ids), lengths.as_ref()].into_iter().flatten().try_for_each(|tensor| tensor.must_be(&[Datatype::Int32]))?;
+    if let Some(lengths) = lengths.as_ref().filter(|lengths| lengths.shape.len() != 1) {
+        return Err(Error::invalid("input \"lengths\": shape", "[n]", format_args!("{:?}", lengths.shape)));
+    }
+    let wanted = request.output("embedding").unwrap_or_else(|| Wanted { name: "embedding".into(), delivery: request.delivery.clone() });
+    request.end()?;
+    Ok((ids, lengths, wanted))
+}
+
+/// Answers with one vector a sentence: the bits that `/v1/embeddings` gives for the same ids.
+///
+/// # Errors
+/// A request that is not sound, or that is not let in; a device that fails.
+pub async fn embed(ask: Ask, embeddings: &Embeddings, lease: Option<Lease<AdapterId>>) -> Result<Response, Fault> {
+    let Ask { app, tenant, deadline, model, request, held } = ask;
+    let id = request.id.clone();
+    let (ids, lengths, mut wanted) = parts(request)?;
+    let mut places = Places::new(&app, tenant.number);
+    let tokens = int32(&places.host(&ids).await?);
+    let lengths = match &lengths {
+        Some(lengths) => Some(int32(&places.host(lengths).await?)),
+        None => None,
+    };
+    let bounds = Bounds { inputs: app.config.limits.inputs, tokens: embeddings.text().max_tokens(), vocabulary: embeddings.vocabulary };
+    let rows = sentences(&ids.shape, &tokens, lengths.as_deref(), bounds)?;
+    let shape = [rows.len() as u64, embeddings.width as u64];
+    let target = places.target(&mut wanted.delivery, shape[0] * shape[1] * 4)?;
+    if matches!(target, Target::Region(_)) {
+        let message = "output \"embedding\": expected JSON, binary data or shared memory, found a region: those are for op.attention";
+        return Err(Fault::invalid("invalid_value", message));
+    }
+    let count: usize = rows.iter().map(Vec::len).sum();
+    let sentences = rows.into_iter().map(|ids| Sentence { ids, adapter: lease.clone() }).collect();
+    let (answer, answered) = oneshot::channel();
+    let waiter = embeddings.enter(tenant, sentences, deadline, Box::new(move |result| drop(answer.send(result))))?;
+    let vectors = answered.await.map_err(|_| Fault::internal())??;
+    drop((waiter, held));
+    app.shared.metrics.tokens(count, 0);
+    let mut bytes: Vec<u8> = vectors.iter().flatten().flat_map(|value| value.to_le_bytes()).collect();
+    if let Target::Shared(shared, offset) = target {
+        write(shared, offset, std::mem::take(&mut bytes)).await?;
+    }
+    let outputs = [Output { name: &wanted.name, datatype: Datatype::Fp32, shape: &shape, delivery: wanted.delivery, bytes: &bytes }];
+    let told: Vec<(&'static str, String)> = lease.iter().map(|lease| ("adapter_generation", lease.content.clone())).collect();
+    response(&Reply { model: &model, id: id.as_deref(), parameters: &told, outputs: &outputs })
+}

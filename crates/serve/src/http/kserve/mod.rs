@@ -1,0 +1,36 @@
+//! The routes of the open inference protocol, version 2, and those for memory that has a name.
+
+mod attend;
+mod embed;
+mod infer;
+mod models;
+mod named;
+mod places;
+mod regions;
+mod server;
+mod shm;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::routing::{get, post};
+
+use super::app::App;
+
+/// The routes below `/v2`.
+pub fn router() -> Router<Arc<App>> {
+    Router::new()
+        .route("/v2", get(server::metadata))
+        .route("/v2/health/live", get(server::live))
+        .route("/v2/health/ready", get(server::ready))
+        .route("/v2/repository/index", post(server::index))
+        .route("/v2/models/{*path}", get(models::get).post(infer::infer))
+        .route("/v2/trifuse/regions", get(regions::list))
+        .route("/v2/trifuse/regions/{name}", get(regions::one).put(regions::put).delete(regions::delete))
+        .route("/v2/trifuse/regions/{name}/bytes", get(regions::bytes))
+        .route("/v2/systemsharedmemory/status", get(shm::status))
+        .route("/v2/systemsharedmemory/unregister", post(shm::unregister))
+        .route("/v2/systemsharedmemory/region/{name}/status", get(shm::status_of))
+        .route("/v2/systemsharedmemory/region/{name}/register", post(shm::register))
+        .route("/v2/systemsharedmemory/region/{name}/unregister", post(shm::unregister_one))
+}

@@ -1,0 +1,175 @@
+//! The parameters of a request, an input or an output: each is asked for by name, and one that nobody asks for is refused, since it may change what is meant.
+
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
+use trifuse::{Error, Result};
+
+/// Parameters of one place, at most.
+const MOST: usize = 64;
+
+/// The value of a parameter.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Parameter {
+    /// True or false.
+    Flag(bool),
+    /// A whole number.
+    Whole(i64),
+    /// Another number.
+    Real(f64),
+    /// A text.
+    Text(String),
+}
+
+impl fmt::Display for Parameter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Flag(value) => write!(f, "{value}"),
+            Self::Whole(value) => write!(f, "{value}"),
+            Self::Real(value) => write!(f, "{value}"),
+            Self::Text(value) => write!(f, "{:?}", value.chars().take(80).collect::<String>()),
+        }
+    }
+}
+
+/// The parameters that nobody has asked for yet.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Parameters(Vec<(String, Parameter)>);
+
+impl Parameters {
+    fn take<T>(&mut self, name: &str, expected: &str, of: impl FnOnce(&Parameter) -> Option<T>) -> Result<Option<T>> {
+        let Some(at) = self.0.iter().position(|(known, _)| known == name) else { return Ok(None) };
+        let (_, value) = self.0.swap_remove(at);
+        of(&value).map(Some).ok_or_else(|| Error::invalid(name, expected, value))
+    }
+
+    /// True or false.
+    ///
+    /// # Errors
+    /// Another value.
+    pub fn flag(&mut self, name: &str) -> Result<Option<bool>> {
+        self.take(name, "true or false", |value| if let Parameter::Flag(flag) = value { Some(*flag) } else { None })
+    }
+
+    /// A whole number of 0 or more.
+    ///
+    /// # Errors
+    /// Another value.
+    pub fn count(&mut self, name: &str) -> Result<Option<u64>> {
+        self.take(name, "a whole number of at least 0", |value| if let Parameter::Whole(count) = value { u64::try_from(*count).ok() } else { None })
+    }
+
+    /// A number.
+    ///
+    /// # Errors
+    /// Another value.
+    pub fn number(&mut self, name: &str) -> Result<Option<f64>> {
+        self.take(name, "a number", |value| match value {
+            Parameter::Whole(number) => Some(*number as f64),
+            Parameter::Real(number) => Some(*number),
+            _ => None,
+        })
+    }
+
+    /// A text.
+    ///
+    /// # Errors
+    /// Another value.
+    pub fn text(&mut self, name: &str) -> Result<Option<String>> {
+        self.take(name, "a text", |value| if let Parameter::Text(text) = value { Some(text.clone()) } else { None })
+    }
+
+    /// Refuses what is left; `of` names whose parameters they are.
+    ///
+    /// # Errors
+    /// A parameter that nobody asked for.
+    pub fn end(self, of: &str) -> Result<()> {
+        match self.0.first() {
+            Some((name, _)) => Err(Error::invalid(format!("parameters of {of}"), "those that it has", format_args!("{name:?}, which is not among them"))),
+            None => Ok(()),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Parameter {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        struct Scalar;
+        impl Visitor<'_> for Scalar {
+            type Value = Parameter;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number, a text, true or false")
+            }
+
+            fn visit_bool<E>(self, value: bool) -> std::result::Result<Parameter, E> {
+                Ok(Parameter::Flag(value))
+            }
+
+            fn visit_i64<E>(self, value: i64) -> std::result::Result<Parameter, E> {
+                Ok(Parameter::Whole(value))
+            }
+
+            fn visit_u64<E>(self, value: u64) -> std::result::Result<Parameter, E> {
+                Ok(i64::try_from(value).map_or(Parameter::Real(value as f64), Parameter::Whole))
+            }
+
+            fn visit_f64<E>(self, value: f64) -> std::result::Result<Parameter, E> {
+                Ok(Parameter::Real(value))
+            }
+
+            fn visit_str<E>(self, value: &str) -> std::result::Result<Parameter, E> {
+                Ok(Parameter::Text(value.into()))
+            }
+        }
+        deserializer.deserialize_any(Scalar)
+    }
+}
+
+impl<'de> Deserialize<'de> for Parameters {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        struct Object;
+        impl<'de> Visitor<'de> for Object {
+            type Value = Parameters;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of parameters")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Parameters, A::Error> {
+                let mut found: Vec<(String, Parameter)> = Vec::new();
+                while let Some((name, value)) = map.next_entry::<String, Parameter>()? {
+                    if found.len() == MOST || found.iter().any(|(known, _)| *known == name) {
+                        return Err(A::Error::custom(format_args!("expected at most {MOST} parameters, each once")));
+                    }
+                    found.push((name, value));
+                }
+                Ok(Parameters(found))
+            }
+        }
+        deserializer.deserialize_map(Object)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_is_taken_by_its_type_and_what_is_left_is_refused() {
+        let mut read: Parameters = serde_json::from_str(r#"{"a": 1, "b": true, "c": "x", "d": 1.5, "e": -1}"#).unwrap();
+        assert_eq!((read.count("a").unwrap(), read.count("a").unwrap()), (Some(1), None));
+        assert_eq!((read.flag("b").unwrap(), read.text("c").unwrap().as_deref(), read.number("d").unwrap()), (Some(true), Some("x"), Some(1.5)));
+        assert!(read.clone().end("the request").unwrap_err().to_string().contains("\"e\""));
+        assert!(read.count("e").is_err() && read.end("the request").is_ok());
+    }
+
+    #[test]
+    fn one_that_is_there_twice_or_is_no_scalar_is_refused() {
+        for bad in [r#"{"a": 1, "a": 2}"#, r#"{"a": []}"#, r#"{"a": null}"#, "[]"] {
+            assert!(serde_json::from_str::<Parameters>(bad).is_err(), "{bad}");
+        }
+        let many: String = (0..=MOST).map(|at| format!("\"p{at}\": 1")).collect::<Vec<_>>().join(",");
+        assert!(serde_json::from_str::<Parameters>(&format!("{{{many}}}")).is_err());
+    }
+}

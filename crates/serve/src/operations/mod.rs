@@ -1,0 +1,12 @@
+//! Single operations that are served: their tasks, the memory that they name, and the thread of their device.
+
+mod checksum;
+mod operator;
+mod plans;
+pub mod regions;
+mod runner;
+mod service;
+pub mod task;
+
+pub use operator::{Operate, Operator, Ran};
+pub use service::{Operations, OperationsModel};
