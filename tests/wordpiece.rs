@@ -1,4 +1,5 @@
-//! WordPiece of our own beside `tokenizers`, on drawn and on real texts: token for token the same.
+//! WordPiece of our own beside `tokenizers`, on drawn and on real texts: token for token the same, as it was on the million of
+//! `TRIFUSE_TEXTS=1000000 TRIFUSE_TURN=11`.
 //!
 //! `TRIFUSE_TEXTS=1000000` takes that many texts in all; `TRIFUSE_TURN` draws others. It tells what a token takes by each of the two, with
 //! `RAYON_NUM_THREADS=1 cargo test --release --all-features --test wordpiece -- MiniLM` on one core. MiniLM's vocabulary is in `.minilm`, which `./check minilm` fetches.
