@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::DefaultBodyLimit;
-use axum::http::header::CONNECTION;
+use axum::http::header::{CONNECTION, CONTENT_LENGTH};
 use axum::http::{HeaderName, HeaderValue, Request, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -84,6 +84,8 @@ pub async fn answer(app: &Arc<App>, mut router: Router, mut request: Request<Bod
         // The open inference protocol has errors of its own form.
         let body = serde_json::json!({"error": message}).to_string();
         *response.body_mut() = Body::from(body);
+        // The router has told the length of the other form.
+        response.headers_mut().remove(CONTENT_LENGTH);
     }
     if let Some(id) = id {
         response.headers_mut().insert(REQUEST_ID, id);

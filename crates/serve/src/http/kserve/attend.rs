@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::response::Response;
 
 use super::super::fault::Fault;
-use super::infer::{Ask, response};
+use super::ask::{Ask, response};
 use super::places::{Places, Target, done, write};
 use crate::kserve::attention::{Blocks, Grid, Query};
 use crate::kserve::datatype::Datatype;

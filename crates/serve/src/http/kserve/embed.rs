@@ -6,7 +6,7 @@ use trifuse::adapters::engine::AdapterId;
 use trifuse::{Error, Result as Sound};
 
 use super::super::fault::Fault;
-use super::infer::{Ask, response};
+use super::ask::{Ask, response};
 use super::places::{Places, Target, write};
 use crate::embeddings::Embeddings;
 use crate::kserve::datatype::Datatype;

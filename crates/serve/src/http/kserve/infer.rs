@@ -5,42 +5,24 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, State};
-use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderName, HeaderValue, Request as Asked};
+use axum::http::{HeaderValue, Request as Asked};
 use axum::response::Response;
 
 use super::super::app::App;
-use super::super::body::{Held, read_any};
+use super::super::body::read_any;
 use super::super::caller::Caller;
 use super::super::fault::Fault;
+use super::ask::Ask;
 use super::named::{Named, named};
 use super::{attend, embed};
 use crate::kserve::body::{HEADER_LENGTH, split};
 use crate::kserve::message::Request;
-use crate::kserve::reply::Reply;
 use crate::kserve::target::{Action, Target};
-use crate::queueing::queues::Tenant;
 
 /// Types that a body may have. Clients of the protocol often give none.
 const KINDS: [&str; 2] = ["application/json", "application/octet-stream"];
 /// Bytes of JSON that are read where they come in; more of them are read beside the connections.
 const SMALL: usize = 64 << 10;
-
-/// A request for an answer, with all that giving it needs.
-pub struct Ask {
-    /// The server.
-    pub app: Arc<App>,
-    /// Who asks.
-    pub tenant: Tenant,
-    /// When the request must have reached the device.
-    pub deadline: Option<Duration>,
-    /// The model's name, as it was asked for.
-    pub model: String,
-    /// The request.
-    pub request: Request,
-    /// The request's body.
-    pub held: Held,
-}
 
 /// Answers.
 ///
@@ -75,19 +57,4 @@ async fn read(json: Bytes, binary: Bytes) -> Result<Request, Fault> {
     }
     let read = tokio::task::spawn_blocking(move || Request::read(&json, binary)).await;
     Ok(read.map_err(|_| Fault::internal())??)
-}
-
-/// The answer in HTTP.
-///
-/// # Errors
-/// A number that JSON does not have.
-pub fn response(reply: &Reply<'_>) -> Result<Response, Fault> {
-    let (body, length) = reply.body()?;
-    let mut response = Response::new(Body::from(body));
-    let kind = if length.is_some() { "application/octet-stream" } else { "application/json" };
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-    if let Some(length) = length {
-        response.headers_mut().insert(HeaderName::from_static(HEADER_LENGTH), length.into());
-    }
-    Ok(response)
 }
