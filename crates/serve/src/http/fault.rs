@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::header::{CONNECTION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::header::{ALLOW, CONNECTION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
@@ -26,6 +26,8 @@ pub struct Fault {
     /// The field of the request that is at fault.
     param: Option<String>,
     retry_after: Option<Duration>,
+    /// The methods that the route takes, where the router does not tell them.
+    allow: Option<&'static str>,
     /// Whether what is left of the request is not read.
     close: bool,
 }
@@ -35,7 +37,7 @@ const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
 impl Fault {
     fn new(status: StatusCode, kind: &'static str, code: &'static str, message: impl Into<String>) -> Self {
-        Self { status, kind, code, message: message.into(), param: None, retry_after: None, close: false }
+        Self { status, kind, code, message: message.into(), param: None, retry_after: None, allow: None, close: false }
     }
 
     /// The request is not sound.
@@ -100,6 +102,11 @@ impl Fault {
     pub fn no_method() -> Self {
         let message = "the route takes another method; GET /openapi.json tells which";
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", "method_not_allowed", message)
+    }
+
+    /// The same, where the route takes only these methods.
+    pub fn only(methods: &'static str) -> Self {
+        Self { allow: Some(methods), ..Self::no_method() }
     }
 
     /// The body took longer than it may.
@@ -233,6 +240,9 @@ impl IntoResponse for Fault {
             StatusCode::UNAUTHORIZED => drop(headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
             StatusCode::CONFLICT => drop(headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"))),
             _ => {}
+        }
+        if let Some(methods) = self.allow {
+            headers.insert(ALLOW, HeaderValue::from_static(methods));
         }
         if self.close {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));

@@ -17,7 +17,7 @@ use super::named::{Named, named};
 use super::{attend, embed};
 use crate::kserve::body::{HEADER_LENGTH, split};
 use crate::kserve::message::Request;
-use crate::kserve::target::{Action, Target};
+use crate::kserve::target::Target;
 
 /// Types that a body may have. Clients of the protocol often give none.
 const KINDS: [&str; 2] = ["application/json", "application/octet-stream"];
@@ -30,12 +30,9 @@ const SMALL: usize = 64 << 10;
 /// A request that is not sound, or that is not let in; a device that fails.
 pub async fn infer(State(app): State<Arc<App>>, caller: Caller, Path(path): Path<String>, request: Asked<Body>) -> Result<Response, Fault> {
     let began = app.shared.clock.now();
+    let target = Target::read(&path);
     let (parts, body) = request.into_parts();
     let held = read_any(&app, &parts.headers, body, app.config.limits.body_bytes, &KINDS).await?;
-    let target = Target::read(&path);
-    if target.action != Action::Infer {
-        return Err(Fault::no_method());
-    }
     let named = named(&app, &target)?;
     let (json, binary) = split(&held.bytes, parts.headers.get_all(HEADER_LENGTH).iter().map(HeaderValue::as_bytes))?;
     let request = read(json, binary).await?;

@@ -32,7 +32,7 @@ pub async fn get(State(app): State<Arc<App>>, Path(path): Path<String>) -> Resul
             named.is_open()?;
             answer(&json!({"name": target.model, "ready": true}))
         }
-        Action::Infer => Err(Fault::no_method()),
+        Action::Infer => Err(Fault::only("POST")),
     }
 }
 
