@@ -84,13 +84,13 @@ pub fn run(args: &Args, backend: &Choice, output: &Output) -> Result<Outcome> {
     if args.writes_standard() && output.is_json() {
         return Err(Error::invalid("--json", "an output file (-o), as standard output is to hold one JSON object", "none"));
     }
+    // What went to standard output has gone; a file that is not whole has to go. A line that a person types is waited for behind a signal too.
+    let typed = args.reads_standard() && std::io::stdin().is_terminal();
+    let interrupt = if args.writes_standard() || typed { None } else { Some(Interrupt::listen()?) };
     if !args.writes_standard() {
         check_file(&args.output)?;
         check_apart(&args.output, args.inputs())?;
     }
-    // What went to standard output has gone; a file that is not whole has to go. A line that a person types is waited for behind a signal too.
-    let typed = args.reads_standard() && std::io::stdin().is_terminal();
-    let interrupt = if args.writes_standard() || typed { None } else { Some(Interrupt::listen()?) };
     backend.open(Job { args, output, interrupt })
 }
 
