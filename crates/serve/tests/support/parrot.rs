@@ -13,8 +13,8 @@ use trifuse_serve::line::Closed;
 use trifuse_serve::queueing::registry::{Generation, Lease, Registry};
 use trifuse_serve::queueing::ticket::Failure;
 
-/// Ids are bytes; it says the prompt again, turned round, and in capitals with an adapter. A prompt with `!` fails at the end, and one with `?` never ends, unless
-/// the parrot keeps to its context.
+/// Ids are bytes; it says the prompt again, turned round, and in capitals with an adapter. A prompt with `!` fails at the end, one with `#` finds no device, and
+/// one with `?` never ends, unless the parrot is bounded: then it keeps to its context and has no faults.
 pub struct Parrot {
     pub prompts: Mutex<Vec<Prompt>>,
     pub bounded: bool,
@@ -74,17 +74,26 @@ impl Generate for Parrot {
 
     fn submit(&self, prompt: Prompt, accept: Accept) -> Result<(), Closed> {
         self.prompts.lock().unwrap().push(prompt.clone());
-        if prompt.ids.contains(&u32::from(b'#')) {
+        if !self.bounded && prompt.ids.contains(&u32::from(b'#')) {
             return Err(Closed::For(Failure::DeviceLost));
         }
-        let tokens = accept.accept();
+        let (tokens, faulty) = (accept.accept(), !self.bounded);
         let room = if self.bounded { self.max_tokens().saturating_sub(prompt.ids.len()) } else { usize::MAX };
         std::thread::spawn(move || {
             let text: Vec<u8> = prompt.ids.iter().rev().filter(|id| **id > 1).map(|id| *id as u8).collect();
             let text = if prompt.adapter.is_some() { text.to_ascii_uppercase() } else { text };
+            // Whether the caller is still there.
+            let send = |mut token: Token| loop {
+                match tokens.send(token) {
+                    Sent::Taken => break true,
+                    Sent::Gone => break false,
+                    Sent::Full(same) => token = same,
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            };
             let behind = if prompt.prompt_logprobs.is_some() { &prompt.ids[1..] } else { &[] };
-            for id in behind {
-                assert_eq!(tokens.send(Token { id: *id, of_prompt: true, logprob: -2.0, top: vec![(*id, -2.0)] }), Sent::Taken, "few of them");
+            if !behind.iter().all(|id| send(Token { id: *id, of_prompt: true, logprob: -2.0, top: vec![(*id, -2.0)] })) {
+                return drop(tokens);
             }
             let most = prompt.max_tokens.unwrap_or(room);
             let endless = text.contains(&b'?');
@@ -93,17 +102,11 @@ impl Generate for Parrot {
                     return tokens.finish(Finish::Length);
                 }
                 let id = u32::from(*byte);
-                let mut token = Token { id, of_prompt: false, logprob: -0.5, top: vec![(id, -0.5), (65, -1.5)] };
-                loop {
-                    match tokens.send(token) {
-                        Sent::Taken => break,
-                        Sent::Gone => return drop(tokens),
-                        Sent::Full(same) => token = same,
-                    }
-                    std::thread::sleep(Duration::from_millis(1));
+                if !send(Token { id, of_prompt: false, logprob: -0.5, top: vec![(id, -0.5), (65, -1.5)] }) {
+                    return drop(tokens);
                 }
             }
-            match text.contains(&b'!') {
+            match faulty && text.contains(&b'!') {
                 true => tokens.fail(Failure::Internal("a fault that is planned".into())),
                 false => tokens.finish(Finish::Stop),
             }
