@@ -44,6 +44,7 @@ pub async fn health(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, F
     }
     if let Some(operations) = &app.operations {
         operations.is_open()?;
+        hangs(operations.running())?;
     }
     answer(&json!({"status": "ready"}))
 }

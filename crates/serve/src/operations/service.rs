@@ -69,6 +69,11 @@ impl Operations {
         self.line.is_open()
     }
 
+    /// How long the tasks that run have been under way.
+    pub fn running(&self) -> Option<Duration> {
+        self.line.running()
+    }
+
     /// Puts a task in line. Its answer goes to `answer`, exactly once, as a list of one; the task is given up where what is returned is dropped.
     ///
     /// # Errors
