@@ -9,7 +9,7 @@ use trifuse::adapters::peft::TENSOR_FILE;
 use trifuse::{DType, Error, Result};
 
 use super::Outcome;
-use super::interrupt::{Interrupt, STATUS};
+use super::interrupt::Interrupt;
 use super::output::{Output, Page, Report, bytes};
 use super::progress::Progress;
 
@@ -83,8 +83,7 @@ pub fn run(args: &Args, output: &Output) -> Result<Outcome> {
     let done = decompress_within(&bundle, Some(&names), &args.output, dtype, most, &go_on);
     drop(progress);
     if done.is_err() && interrupt.asked() {
-        output.failure(STATUS, format!("interrupted: {} is not written", args.output.display()));
-        return Ok(Outcome::Interrupted);
+        return Ok(Outcome::interrupted(output, &args.output));
     }
     done?;
     let written = names.into_iter().map(|name| {

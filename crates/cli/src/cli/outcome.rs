@@ -1,8 +1,10 @@
 //! How a command ended.
 
+use std::path::Path;
 use std::process::ExitCode;
 
-use super::interrupt;
+use super::interrupt::STATUS;
+use super::output::Output;
 
 /// How a command ended, where it ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +28,15 @@ impl From<Outcome> for ExitCode {
             Outcome::Wrong => Self::from(1),
             Outcome::NoBackend => Self::from(3),
             Outcome::BadInput => Self::from(4),
-            Outcome::Interrupted => Self::from(interrupt::STATUS),
+            Outcome::Interrupted => Self::from(STATUS),
         }
+    }
+}
+
+impl Outcome {
+    /// Tells that Ctrl-C came before what goes to `path` was written.
+    pub fn interrupted(output: &Output, path: &Path) -> Self {
+        output.failure(STATUS, format!("interrupted: {} is not written", path.display()));
+        Self::Interrupted
     }
 }

@@ -15,7 +15,7 @@ use trifuse::shrink::profile::Profile;
 use trifuse::{DType, Error, Result};
 
 use super::Outcome;
-use super::interrupt::{Interrupt, STATUS};
+use super::interrupt::Interrupt;
 use super::output::{Output, Page, Report};
 use super::progress::Progress;
 use super::values;
@@ -69,14 +69,13 @@ struct Profiled<'a> {
 
 /// Measures and writes.
 pub fn run(args: &Args, backend: &Choice, output: &Output) -> Result<Outcome> {
-    check_file(&args.output)?;
     let interrupt = Interrupt::listen()?;
+    check_file(&args.output)?;
     let json = args.model.extension().is_some_and(|end| end == "json");
     let config = if json { Drawn::open(&args.model)?.0 } else { Files::open(&args.model)?.config };
     let done = backend.open(Job { args, output, interrupt: &interrupt, config });
     if done.is_err() && interrupt.asked() {
-        output.failure(STATUS, format!("interrupted: {} is not written", args.output.display()));
-        return Ok(Outcome::Interrupted);
+        return Ok(Outcome::interrupted(output, &args.output));
     }
     done
 }

@@ -11,7 +11,7 @@ use trifuse::shrink::store::{KEY, configuration, write};
 use trifuse::{DType, Error, Result};
 
 use super::Outcome;
-use super::interrupt::{Interrupt, STATUS};
+use super::interrupt::Interrupt;
 use super::output::{Output, Page, Report, bytes};
 use super::progress::Progress;
 use super::values;
@@ -69,8 +69,7 @@ pub fn run(args: &Args, output: &Output) -> Result<Outcome> {
     let written = write(&args.output, (&configuration(&beside, Some(low_rank), args.dtype), &beside.files), &source, args.dtype, &mut go_on);
     drop(progress);
     if written.is_err() && interrupt.asked() {
-        output.failure(STATUS, format!("interrupted: {} is not written", args.output.display()));
-        return Ok(Outcome::Interrupted);
+        return Ok(Outcome::interrupted(output, &args.output));
     }
     let parameters =
         |of: &BTreeMap<String, u64>| -> u64 { of.iter().map(|(path, rank)| config.projection(path).map_or(0, |[d_out, d_in]| rank * (d_out + d_in))).sum() };

@@ -19,7 +19,7 @@ use trifuse::{DType, Error, Result};
 
 use super::Outcome;
 use super::adapters::Adapters;
-use super::interrupt::{Interrupt, STATUS};
+use super::interrupt::Interrupt;
 use super::output::{Output, Page, Report};
 use super::progress::Progress;
 use super::values;
@@ -175,8 +175,7 @@ impl Visit for Job<'_> {
             sink.finish(&folder)
         });
         if written.is_err() && asked() {
-            output.failure(STATUS, format!("interrupted: {} is not written", args.output.display()));
-            return Ok(Outcome::Interrupted);
+            return Ok(Outcome::interrupted(output, &args.output));
         }
         written?;
         counts.refusals.iter().for_each(|refusal| output.note(refusal));

@@ -20,7 +20,7 @@ use trifuse::shrink::weigh::{Chosen, Subject, Worth, curves, pairs, weigh};
 use trifuse::{DType, Error, Result};
 
 use super::Outcome;
-use super::interrupt::{Interrupt, STATUS};
+use super::interrupt::Interrupt;
 use super::output::Output;
 use super::progress::Progress;
 use super::values;
@@ -114,8 +114,7 @@ pub fn run(args: &Args, backend: &Choice, output: &Output) -> Result<Outcome> {
     }
     let done = backend.open(Job { args, output, interrupt: &interrupt, files: &files, beside: &beside, leave: leave.as_ref() });
     if done.is_err() && interrupt.asked() {
-        output.failure(STATUS, format!("interrupted: {} is not written", args.output.display()));
-        return Ok(Outcome::Interrupted);
+        return Ok(Outcome::interrupted(output, &args.output));
     }
     done
 }
