@@ -58,12 +58,11 @@ fn output(command: &mut Command) -> Vec<u8> {
 }
 
 /// A server of an encoder and of a stand-in for a language model.
-fn server(set: impl FnOnce(&mut Config), change: impl FnOnce(&mut Opened) + Send + 'static) -> (TempDir, Handle) {
+fn server(parrot: Parrot, set: impl FnOnce(&mut Config), change: impl FnOnce(&mut Opened) + Send + 'static) -> (TempDir, Handle) {
     let folder = tiny::folder();
     let mut config = Config::new(([127, 0, 0, 1], 0).into());
     config.limits.drain_delay = std::time::Duration::ZERO;
     set(&mut config);
-    let parrot = Parrot { bounded: true, ..Parrot::default() };
     let handle = Server::start(config, Some(tiny::model_with(folder.path(), change)), Some(Arc::new(parrot))).unwrap();
     (folder, handle)
 }
@@ -78,7 +77,7 @@ fn openai() {
     let keys = tempfile::NamedTempFile::new().unwrap();
     // The SHA-256 of "secret".
     std::fs::write(keys.path(), "ann:2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b").unwrap();
-    let (folder, handle) = server(|config| config.keys = Keys::open(keys.path()).unwrap(), |_| {});
+    let (folder, handle) = server(Parrot::default(), |config| config.keys = Keys::open(keys.path()).unwrap(), |_| {});
     let script = at("tests/peers/openai_client.py");
     let told = output(Command::new(at("../../.venv/bin/python")).arg(script).arg(format!("http://{}/v1", handle.addr())));
     let told: Value = serde_json::from_slice(&told).unwrap();
@@ -95,7 +94,7 @@ fn openai() {
 const TRIED: &str = "25";
 
 fn description() {
-    let (folder, handle) = server(|_| {}, |_| {});
+    let (folder, handle) = server(Parrot { bounded: true, ..Parrot::default() }, |_| {}, |_| {});
     let url = format!("http://{}", handle.addr());
     let mut description = Client::to(handle.addr()).unwrap().get("/openapi.json").json();
     // Drawn names would be of no model, and nothing behind them would be tried.
@@ -137,7 +136,7 @@ fn description() {
 fn page() {
     // A name as somebody may give it who wants the page to run it.
     let odd = |opened: &mut Opened| opened.adapters[1].alias = "<img src=x onerror=alert(1)>".into();
-    let (_folder, handle) = server(|_| {}, odd);
+    let (_folder, handle) = server(Parrot::default(), |_| {}, odd);
     let mut command = Command::new("python3");
     command.arg(at("tests/peers/browser.py")).arg(format!("http://{}/", handle.addr()));
     // Pictures of it, for who wants to look.
