@@ -1,5 +1,6 @@
 //! `eval`: how well a language model foretells texts, and how fast it is.
 
+mod drawn;
 mod ppl;
 mod speed;
 mod variant;
@@ -208,13 +209,13 @@ impl Report for Evaluated<'_> {
         }
         if !self.speed.is_empty() {
             let rows = self.speed.iter().map(|speed| {
-                let counts = [speed.model.clone(), speed.batch.to_string(), format!("{} + {}", speed.prompt, speed.answer)];
+                let counts = [speed.model.clone(), speed.batch.to_string(), speed.adapters.to_string(), format!("{} + {}", speed.prompt, speed.answer)];
                 let read = [format!("{:.0}", 1e3 * speed.prefill_seconds), format!("{:.0}", speed.prefill_tokens_per_second)];
                 let written = [format!("{:.2}", speed.step_ms_p50), format!("{:.2}", speed.step_ms_p95), format!("{:.0}", speed.decode_tokens_per_second)];
                 counts.into_iter().chain(read).chain(written).collect()
             });
-            let names = ["model", "at once", "tokens each", "read, ms", "tokens/s", "step, ms", "95 %", "tokens/s"];
-            page.table(&names, &[1, 2, 3, 4, 5, 6, 7], rows)?;
+            let names = ["model", "at once", "adapters", "tokens each", "read, ms", "tokens/s", "step, ms", "95 %", "tokens/s"];
+            page.table(&names, &[1, 2, 3, 4, 5, 6, 7, 8], rows)?;
             page.line(format_args!("{} on {}", self.dtype, self.backend))?;
         }
         Ok(())

@@ -3,11 +3,13 @@
 use std::time::Instant;
 
 use serde::Serialize;
+use trifuse::adapters::engine::AdapterSource;
 use trifuse::backend::Backend;
 use trifuse::llm::Model;
 use trifuse::llm::engine::{Engine, EngineOptions, Output, Request};
 use trifuse::{Error, Result};
 
+use super::drawn::Adapters;
 use crate::cli::interrupt::Interrupt;
 
 /// What is measured.
@@ -25,6 +27,21 @@ pub struct Load {
     /// Tokens of a step, at most, for the suite speed
     #[arg(long, default_value_t = 2048, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     budget: u32,
+    /// Adapters that requests have in turn, for the suite speed; their values are drawn. 0 is the model alone
+    #[arg(long, value_delimiter = ',', default_values_t = [0], value_name = "N,N", value_parser = clap::value_parser!(u32).range(0..=1024))]
+    adapters: Vec<u32>,
+    /// Their rank
+    #[arg(long, default_value_t = 16, value_name = "R", value_parser = clap::value_parser!(u32).range(1..=256))]
+    rank: u32,
+    /// The projections that they change, by the ends of their paths
+    #[arg(long, value_delimiter = ',', default_values_t = ["q_proj", "k_proj", "v_proj", "o_proj"].map(String::from), value_name = "NAME,NAME")]
+    targets: Vec<String>,
+    /// Tokens of a page of keys and values, for the suite speed; by default as many as suit the device
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    page: Option<u32>,
+    /// Whether a request's bits are to be the same in any batch, for the suite speed
+    #[arg(long)]
+    invariant: bool,
 }
 
 /// What a number of requests took.
@@ -33,6 +50,8 @@ pub struct Speed {
     pub model: String,
     /// Requests that ran at once.
     pub batch: u32,
+    /// Adapters that they had in turn.
+    pub adapters: u32,
     /// Tokens of each prompt, and of each answer.
     pub prompt: u32,
     pub answer: u32,
@@ -47,18 +66,23 @@ pub struct Speed {
     pub decode_tokens_per_second: f64,
 }
 
-/// Measures every batch of `load`, each twice: the second time counts.
+/// Measures every batch of `load` with every number of adapters that it has room for, each twice: the second time counts.
 ///
 /// # Errors
-/// Prompts and answers that are longer than the model's context; a device that fails.
+/// Prompts and answers that are longer than the model's context; targets that the model does not have; a device that fails.
 pub fn measure<B: Backend>(name: &str, model: Model<B>, load: &Load, interrupt: &Interrupt) -> Result<Vec<Speed>> {
     let seats = load.batch.iter().copied().max().unwrap_or(1);
     let context = load.prompt as usize + load.answer as usize;
+    let most = load.adapters.iter().copied().max().unwrap_or(0);
     let options = EngineOptions::default().with_seats(seats).with_budget((load.budget as usize).max(seats as usize)).with_context(Some(context));
-    let mut engine = Engine::new(model, options, None)?;
+    let options = options.with_adapters(most.max(1)).with_invariant(load.invariant).with_page(load.page);
+    let adapters = if most > 0 { Some(Box::new(Adapters::new(model.config(), most, load.rank, &load.targets)?) as Box<dyn AdapterSource>) } else { None };
+    let mut engine = Engine::new(model, options, adapters)?;
     let mut found = Vec::new();
-    for (number, &batch) in load.batch.iter().enumerate() {
-        let mut time = |salt| run((name, &mut engine), load, batch, salt, interrupt);
+    // No more adapters than requests: the others would not be used.
+    let runs = load.adapters.iter().flat_map(|&adapters| load.batch.iter().map(move |&batch| (batch, adapters)));
+    for (number, (batch, adapters)) in runs.filter(|(batch, adapters)| adapters <= batch).enumerate() {
+        let mut time = |salt| run((name, &mut engine), load, (batch, adapters), salt, interrupt);
         // Who interrupts keeps what was measured.
         if time(2 * number as u64)?.is_none() {
             break;
@@ -70,7 +94,13 @@ pub fn measure<B: Backend>(name: &str, model: Model<B>, load: &Load, interrupt: 
 }
 
 /// Runs a batch to its end; `None` where that was interrupted. A salt of its own keeps it from the pages of those before.
-fn run<B: Backend>((name, engine): (&str, &mut Engine<B>), load: &Load, batch: u32, salt: u64, interrupt: &Interrupt) -> Result<Option<Speed>> {
+fn run<B: Backend>(
+    (name, engine): (&str, &mut Engine<B>),
+    load: &Load,
+    (batch, adapters): (u32, u32),
+    salt: u64,
+    interrupt: &Interrupt,
+) -> Result<Option<Speed>> {
     let vocabulary = engine.model().config().vocabulary;
     let mut state = 0x9E37_79B9_7F4A_7C15 ^ salt;
     let mut id = || {
@@ -78,9 +108,10 @@ fn run<B: Backend>((name, engine): (&str, &mut Engine<B>), load: &Load, batch: u
         ((state >> 33) % u64::from(vocabulary)) as u32
     };
     let started = Instant::now();
-    for _ in 0..batch {
+    for number in 0..batch {
         let prompt = (0..load.prompt).map(|_| id()).collect();
-        engine.submit(Request::new(prompt, load.answer as usize).with_salt(Some(salt.to_le_bytes().to_vec())))?;
+        let adapter = number.checked_rem(adapters).map(Adapters::name);
+        engine.submit(Request::new(prompt, load.answer as usize).with_salt(Some(salt.to_le_bytes().to_vec())).with_adapter(adapter))?;
     }
     let (mut first, mut begun, mut steps, mut outputs) = (None, 0, Vec::new(), Vec::new());
     while !engine.is_idle() {
@@ -112,6 +143,7 @@ fn run<B: Backend>((name, engine): (&str, &mut Engine<B>), load: &Load, batch: u
     Ok(Some(Speed {
         model: name.to_owned(),
         batch,
+        adapters,
         prompt: load.prompt,
         answer: load.answer,
         prefill_seconds: prefill,
