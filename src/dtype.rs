@@ -2,6 +2,7 @@
 
 use std::any::TypeId;
 
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use crate::error::{Error, Result};
@@ -94,8 +95,8 @@ impl DType {
     /// `values` as little-endian elements of this type, each rounded once.
     pub fn encode_f32(self, values: &[f32]) -> Vec<u8> {
         match self {
-            Self::F16 => elements(values, |v| f16::from_f32(v).to_le_bytes()),
-            Self::BF16 => elements(values, |v| bf16::from_f32(v).to_le_bytes()),
+            Self::F16 => rounded(values, <[f16]>::convert_from_f32_slice, f16::to_le_bytes),
+            Self::BF16 => rounded(values, <[bf16]>::convert_from_f32_slice, bf16::to_le_bytes),
             Self::F32 => elements(values, f32::to_le_bytes),
         }
     }
@@ -129,6 +130,19 @@ fn elements<T: Copy, const N: usize>(values: &[T], bytes_of: impl Fn(T) -> [u8; 
     let mut bytes = vec![0; values.len() * N];
     for (element, &value) in bytes.chunks_exact_mut(N).zip(values) {
         element.copy_from_slice(&bytes_of(value));
+    }
+    bytes
+}
+
+/// The bytes of values that `round` rounds many at a time, as processors have instructions for.
+fn rounded<T: Copy + Default>(values: &[f32], round: impl Fn(&mut [T], &[f32]), bytes_of: impl Fn(T) -> [u8; 2]) -> Vec<u8> {
+    const MANY: usize = 1024;
+    let mut bytes = vec![0; values.len() * 2];
+    let mut made = [T::default(); MANY];
+    for (to, from) in bytes.chunks_mut(2 * MANY).zip(values.chunks(MANY)) {
+        let made = &mut made[..from.len()];
+        round(made, from);
+        to.chunks_exact_mut(2).zip(made).for_each(|(element, &mut value)| element.copy_from_slice(&bytes_of(value)));
     }
     bytes
 }

@@ -12,7 +12,7 @@ use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layer::Affine;
-use crate::model::upload;
+use crate::model::{encoded, upload};
 use crate::session::Session;
 
 /// Everything the forward pass reads.
@@ -57,7 +57,7 @@ impl Reader<'_> {
         let mut bytes = Vec::new();
         for (name, rows) in names {
             let shape: Vec<u64> = std::iter::once(*rows).chain(columns).collect();
-            bytes.extend(self.dtype.encode_f32(&self.source.values(name, &shape)?));
+            bytes.extend(encoded(self.dtype, &self.source.values(name, &shape)?));
             self.read.insert(name.clone());
         }
         let name = names.first().map_or("weight", |(name, _)| name);
@@ -102,7 +102,7 @@ impl Reader<'_> {
         }
         let path = projections.first().map_or("weight", |(path, _)| path);
         let stride = self.dtype.row_stride(form.d_in);
-        let place = |session: &mut Session<D>| upload(session, path, self.dtype, &self.dtype.encode_f32(&first), [form.d_in, stride]);
+        let place = |session: &mut Session<D>| upload(session, path, self.dtype, &encoded(self.dtype, &first), [form.d_in, stride]);
         Ok(Group { first: if first.is_empty() { None } else { Some(place(session)?) }, parts })
     }
 

@@ -1,16 +1,29 @@
 //! A weight's place on the device.
 
+use rayon::prelude::*;
+
 use crate::backend::Backend;
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::{Result, ensure};
 use crate::session::Session;
 
+/// Elements that a thread takes at a time.
+const MANY: usize = 1 << 16;
+
+/// `values` as little-endian elements of `dtype`, each rounded once, by all threads.
+pub fn encoded(dtype: DType, values: &[f32]) -> Vec<u8> {
+    let mut bytes = vec![0; values.len() * dtype.size() as usize];
+    bytes.par_chunks_mut(MANY * dtype.size() as usize).zip(values.par_chunks(MANY)).for_each(|(to, from)| to.copy_from_slice(&dtype.encode_f32(from)));
+    bytes
+}
+
 /// Uploads a weight, given as rows of `columns` elements of `dtype`, a row every `stride` elements.
 ///
 /// # Errors
 /// A value that is not finite, as where `dtype` has no room for it: `name` tells whose; no device memory.
 pub fn upload<D: Backend>(session: &mut Session<D>, name: &str, dtype: DType, bytes: &[u8], [columns, stride]: [u64; 2]) -> Result<Slice<D>> {
-    ensure(dtype.all_finite(bytes), name, format_args!("values that {dtype} can hold"), "one that it cannot; take bf16 or f32")?;
+    let finite = bytes.par_chunks(MANY * dtype.size() as usize).all(|some| dtype.all_finite(some));
+    ensure(finite, name, format_args!("values that {dtype} can hold"), "one that it cannot; take bf16 or f32")?;
     session.upload_rows(bytes, columns * dtype.size(), stride * dtype.size())
 }

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use rayon::prelude::*;
+
 use super::WeightSource;
 use crate::error::{Error, Result};
 use crate::llm::config::Config;
@@ -76,7 +78,7 @@ impl WeightSource for Drawn {
             [_, columns] => {
                 let seed = name.bytes().fold(0u64, |seed, byte| seed.wrapping_mul(31).wrapping_add(byte.into()));
                 let spread = (12.0 / columns as f32).sqrt();
-                (0..count).map(|at| spread * (unit(seed ^ at) - 0.5)).collect()
+                (0..count).into_par_iter().map(|at| spread * (unit(seed ^ at) - 0.5)).collect()
             }
             _ => vec![if name.ends_with("bias") { 0.0 } else { 1.0 }; count as usize],
         };
