@@ -9,17 +9,32 @@
 
 static_assert((ROWS<1> + 2 * KEYS) * Swizzled::PITCH * 2 == SHARED_BYTES, "what the host sets aside");
 
-// The tile of this block; of a sequence the last queries come first.
-__device__ __forceinline__ Piece ragged_piece(const AttentionParams &p) {
+// The first slot of a sequence: up to the next one's there are as many slots as it has tiles, or one more. Number p.batch are the spare queries.
+__device__ __forceinline__ u32 first_slot(const AttentionParams &p, u32 batch) { return u32(u64(p.index[batch]) * p.pack / ROWS<1>) + batch; }
+
+// The sequence of a slot: the last one that does not begin behind it. A warp looks at 32 places at once.
+__device__ __forceinline__ u32 sequence_at(const AttentionParams &p, u32 slot) {
+    u32 low = 0, left = u32(p.batch);
+    while (left > 0) {
+        u32 step = (left + 31) / 32, behind = step * (threadIdx.x % 32 + 1);
+        u32 passed = step * count_ones(lanes_where(behind <= left && first_slot(p, low + behind) <= slot));
+        low += passed;
+        left = left - passed < step - 1 ? left - passed : step - 1;
+    }
+    return low;
+}
+
+// The tile of this block, which is of sequence `batch`; of a sequence the last queries come first. p.tiles: slots of a head.
+__device__ __forceinline__ Piece ragged_piece(const AttentionParams &p, u32 batch) {
     Piece piece;
-    u32 work = u32(opaque(i32(blockIdx.x))), groups = u32(p.heads) / p.pack, number = work / p.tiles, kv_head = number % groups;
-    piece.batch = number / groups;
+    u32 work = u32(opaque(i32(blockIdx.x))), kv_head = work / p.tiles, slot = work % p.tiles;
+    piece.batch = batch;
     piece.first_head = kv_head * p.pack;
-    piece.first_row = i32(p.tiles - 1 - work % p.tiles) * ROWS<1>;
-    piece.s = ragged_sequence(p, piece.batch);
+    piece.s = ragged_sequence(p, batch);
     piece.s.k = sum_of_terms(piece.s.k + kv_head * p.k_head);
     piece.s.v = sum_of_terms(piece.s.v + kv_head * p.v_head);
     piece.rows = i32(piece.s.q_len) * i32(p.pack);
+    piece.first_row = ((piece.rows + ROWS<1> - 1) / ROWS<1> - 1 - i32(slot - first_slot(p, batch))) * ROWS<1>;
     piece.mask = mask_of(p, i32(piece.s.q_len), i32(piece.s.kv_len));
     return piece;
 }
@@ -33,8 +48,9 @@ template <bool ALIGNED> __device__ __forceinline__ void attend_ragged(const Atte
     u32 v_at = (v_tile + Swizzled::place(lane % 16, lane / 16)).address;
     f32 factor = p.scale == 0.0f ? 1.0f : fabsf(p.scale) * 1.4426950409f;
 
-    Piece piece = ragged_piece(p);
-    if (piece.first_row >= piece.rows) {
+    u32 batch = sequence_at(p, blockIdx.x % p.tiles);
+    Piece piece = ragged_piece(p, batch);
+    if (piece.first_row < 0) {
         return;
     }
     const element *k = piece.s.k, *v = piece.s.v;
@@ -73,7 +89,7 @@ template <bool ALIGNED> __device__ __forceinline__ void attend_ragged(const Atte
         f32 scores[1][KEYS / 8][4];
         score<Swizzled>(q_at, k_at, scores);
         if (first < all_first || first + KEYS > all_end) {
-            mask_rows(p, ragged_piece(p), threadIdx.x / 32 * 16, {first, first + KEYS < end ? first + KEYS : end, -1, 0}, scores);
+            mask_rows(p, ragged_piece(p, batch), threadIdx.x / 32 * 16, {first, first + KEYS < end ? first + KEYS : end, -1, 0}, scores);
         }
         // V has come, and everyone is done with K.
         cp_async_wait<0>();
@@ -86,7 +102,7 @@ template <bool ALIGNED> __device__ __forceinline__ void attend_ragged(const Atte
         weigh<Swizzled>(v_at, scores, o);
     }
 
-    piece = ragged_piece(p);
+    piece = ragged_piece(p, batch);
     u32 place = u32(opaque(i32(threadIdx.x))) / 32 * 16;
     join_lanes(total);
     __syncwarp();

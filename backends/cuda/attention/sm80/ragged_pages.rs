@@ -56,14 +56,16 @@ fn units() -> Vec<Unit> {
     each.flat_map(|(held, entry)| [DType::F16, DType::BF16].map(|dtype| unit(entry, held, dtype))).collect()
 }
 
-/// Tiles of a sequence: rows are the queries of all heads that share keys.
-fn tiles(op: &Attention) -> u64 {
-    (op.q_len.max(1) * (op.heads / op.kv_heads)).div_ceil(ROWS)
+/// Slots of a head for tiles, whose rows are the queries of all heads that share keys: as many as the tiles of all queries in a row, and one more for
+/// each sequence and for the spare queries. A block finds its sequence by its slot.
+fn slots(op: &Attention) -> u64 {
+    let (_, queries) = op.q_extent();
+    (queries * (op.heads / op.kv_heads) / ROWS).saturating_add(op.batch + 1)
 }
 
 /// Thread blocks of the whole operation.
 fn work(op: &Attention) -> u64 {
-    (op.batch + op.spare_sequences()).saturating_mul(op.kv_heads).saturating_mul(tiles(op))
+    slots(op).saturating_mul(op.kv_heads)
 }
 
 fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> {
@@ -85,7 +87,9 @@ fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, _: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
     let op = &plan.op;
     let mut params: AttentionParams = parameters(op, args, op.heads / op.kv_heads);
-    params.tiles = tiles(op) as u32;
+    params.tiles = slots(op) as u32;
+    // Spare queries are one sequence.
+    params.q_len = params.lse_head;
     let entry = if sm80::aligned(op, &params) { ALIGNED } else { UNALIGNED };
     // The kernel's PDL wait stands before its first read.
     let overlap = plan.target.arch.0 >= 90;
@@ -114,9 +118,14 @@ mod tests {
     }
 
     #[test]
-    fn there_are_blocks_for_queries_that_are_spare() {
-        // Four sequences of 33 queries for four heads are three tiles each, and 100 spare queries as many as those of four.
-        assert_eq!((tiles(&op(4, 100, 33, 64)), work(&op(4, 100, 33, 64))), (3, (4 + 4) * 8 * 3));
-        assert_eq!(work(&op(0, 6, 0, 64)), 6 * 8);
+    fn there_are_blocks_for_every_tile() {
+        // Whatever share of 100 queries four sequences and the spare ones have, four heads to a row.
+        assert_eq!((slots(&op(4, 100, 33, 64)), work(&op(4, 100, 33, 64))), (6 + 4 + 1, 11 * 8));
+        for cut in [[0, 0, 0, 0], [100, 0, 0, 0], [1, 1, 97, 1], [16, 17, 15, 33], [33, 33, 33, 1]] {
+            let spare = 100 - cut.iter().sum::<u64>();
+            let tiles: u64 = cut.into_iter().chain([spare]).map(|queries: u64| (queries * 4).div_ceil(ROWS)).sum();
+            assert!(tiles <= slots(&op(4, 100, 100, 64)));
+        }
+        assert_eq!(work(&op(0, 6, 0, 64)), 8);
     }
 }
