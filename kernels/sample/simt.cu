@@ -7,6 +7,8 @@
 #include "ptx/grid.cuh"
 
 constexpr int THREADS = 512;
+// Logits that a thread reads at once.
+constexpr u32 EACH = 16 / sizeof(element);
 constexpr u32 BINS = 256, NO_ID = 0xffffffffu;
 // The weight of the highest logit: weights are parts of it, to 31 bits.
 constexpr u32 ONE = 1u << 31;
@@ -83,10 +85,9 @@ struct Row {
     f32 highest, temperature, min_p;
     Cut cut;
 
-    __device__ __forceinline__ u32 key(u32 id) const {
-        bool ruled_out = mask && (mask[id / 32] >> id % 32 & 1) == 0;
-        return ruled_out ? 0 : key_of(widen(logits[id]));
-    }
+    __device__ __forceinline__ bool ruled_out(u32 id) const { return mask && (mask[id / 32] >> id % 32 & 1) == 0; }
+
+    __device__ __forceinline__ u32 key(u32 id) const { return ruled_out(id) ? 0 : key_of(widen(logits[id])); }
 
     // The probability of a token as a part of the highest one.
     __device__ __forceinline__ f32 part(u32 key) const { return key == highest_key ? 1.0f : expf((logit_of(key) - highest) / temperature); }
@@ -96,6 +97,65 @@ struct Row {
     }
 
     __device__ __forceinline__ u32 weight(u32 key, u32 id) const { return keeps(key, id) ? u32(part(key) * f32(ONE)) : 0; }
+};
+
+// What a thread has seen of a row: of tokens that may be drawn the greatest key and the lowest id that has it, and of all logits the greatest one's key
+// and the sum of their exponentials over its own.
+struct Seen {
+    u32 greatest, first, any;
+    f32 sum;
+
+    __device__ __forceinline__ void take(const Row &row, u32 id, u32 key) {
+        if (key > greatest && !row.ruled_out(id)) {
+            greatest = key;
+            first = id;
+        }
+        sum += key == 0 ? 0.0f : expf(logit_of(key) - logit_of(any));
+    }
+
+    __device__ __forceinline__ void reach(u32 key) {
+        if (key > any) {
+            sum = any == 0 ? 0.0f : sum * expf(logit_of(any) - logit_of(key));
+            any = key;
+        }
+    }
+
+    // Tokens by rising id, as many at once wherever the row starts: what is summed in which order does not depend on that.
+    __device__ __forceinline__ void read(const Row &row) {
+        struct alignas(16) Line {
+            element values[EACH];
+        };
+        bool whole = u64(row.logits) % 16 == 0;
+        u32 lines = row.vocabulary / EACH;
+#pragma unroll 4
+        for (u32 at = threadIdx.x; at < lines; at += THREADS) {
+            Line line;
+            if (whole) {
+                line = reinterpret_cast<const Line *>(row.logits)[at];
+            } else {
+#pragma unroll
+                for (u32 e = 0; e < EACH; e++) {
+                    line.values[e] = row.logits[at * EACH + e];
+                }
+            }
+            u32 keys[EACH], most = 0;
+#pragma unroll
+            for (u32 e = 0; e < EACH; e++) {
+                keys[e] = key_of(widen(line.values[e]));
+                most = keys[e] > most ? keys[e] : most;
+            }
+            reach(most);
+#pragma unroll
+            for (u32 e = 0; e < EACH; e++) {
+                take(row, at * EACH + e, keys[e]);
+            }
+        }
+        for (u32 id = lines * EACH + threadIdx.x; id < row.vocabulary; id += THREADS) {
+            u32 key = key_of(widen(row.logits[id]));
+            reach(key);
+            take(row, id, key);
+        }
+    }
 };
 
 // Sums of 64 bits in two words: shared memory adds words by itself, and longer numbers by trying again and again.
@@ -192,7 +252,7 @@ __device__ __forceinline__ Cut find_cut(const Row &row, u64 wanted, bool count, 
     return {key, last};
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) sample_simt(const SampleParams p) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) sample_simt(const SampleParams p) {
     __shared__ Bins bins;
     __shared__ u32 scratch[THREADS];
     __shared__ f32 sums[THREADS];
@@ -202,15 +262,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) sample_simt(const SamplePa
         Wishes wishes = *(const Wishes *)(p.wishes + number * (sizeof(Wishes) / 4));
         Row row = {p.logits + number * p.stride, p.mask ? p.mask + number * p.words : nullptr, u32(p.vocabulary), 0, 0, wishes.temperature, wishes.min_p, {0, NO_ID}};
 
-        u32 greatest = 0, any = 0;
-        for (u32 id = threadIdx.x; id < row.vocabulary; id += THREADS) {
-            u32 key = key_of(widen(row.logits[id]));
-            any = key > any ? key : any;
-            key = row.key(id);
-            greatest = key > greatest ? key : greatest;
-        }
-        row.highest_key = block_max(greatest, scratch);
-        f32 highest_of_all = logit_of(block_max(any, scratch));
+        Seen seen = {0, NO_ID, 0, 0.0f};
+        seen.read(row);
+        row.highest_key = block_max(seen.greatest, scratch);
+        u32 highest_of_all = block_max(seen.any, scratch);
         if (row.highest_key == 0) {
             if (threadIdx.x == 0) {
                 p.ids[number] = -1;
@@ -219,12 +274,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) sample_simt(const SamplePa
             continue;
         }
         row.highest = logit_of(row.highest_key);
-        f32 sum = 0.0f;
-        for (u32 id = threadIdx.x; id < row.vocabulary; id += THREADS) {
-            f32 logit = widen(row.logits[id]);
-            sum += key_of(logit) == 0 ? 0.0f : expf(logit - highest_of_all);
-        }
-        sum = block_sum<THREADS>(sum, sums);
+        f32 sum = block_sum<THREADS>(seen.any == 0 ? 0.0f : seen.sum * expf(logit_of(seen.any) - logit_of(highest_of_all)), sums);
 
         bool draws = wishes.temperature > 0.0f;
         if (draws) {
@@ -242,9 +292,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) sample_simt(const SamplePa
             }
         }
 
-        // The best of each thread, then of all: the highest score, of equal ones the lowest id.
-        u32 best = 0, winner = NO_ID;
-        for (u32 four = threadIdx.x; four <= (row.vocabulary - 1) / 4; four += THREADS) {
+        // The best of each thread, then of all: the highest score, of equal ones the lowest id. What is not drawn is known.
+        u32 best = draws ? 0 : seen.greatest, winner = draws ? NO_ID : seen.first;
+        for (u32 four = threadIdx.x; draws && four <= (row.vocabulary - 1) / 4; four += THREADS) {
             u32 words[4];
             bool drawn = false;
 #pragma unroll
@@ -253,22 +303,20 @@ extern "C" __global__ void __launch_bounds__(THREADS) sample_simt(const SamplePa
                 if (rank == 0) {
                     continue;
                 }
-                if (draws) {
-                    f32 scaled = logit_of(rank) / row.temperature;
-                    // With no noise would it come near.
-                    if (best != 0 && scaled + MOST_NOISE < logit_of(best)) {
-                        continue;
-                    }
-                    if (!row.keeps(rank, id)) {
-                        continue;
-                    }
-                    if (!drawn) {
-                        philox(four, wishes.position, wishes.seed, words);
-                        drawn = true;
-                    }
-                    rank = key_of(scaled + noise(words[at]));
-                    rank = rank > 1 ? rank : 1;
+                f32 scaled = logit_of(rank) / row.temperature;
+                // With no noise would it come near.
+                if (best != 0 && scaled + MOST_NOISE < logit_of(best)) {
+                    continue;
                 }
+                if (!row.keeps(rank, id)) {
+                    continue;
+                }
+                if (!drawn) {
+                    philox(four, wishes.position, wishes.seed, words);
+                    drawn = true;
+                }
+                rank = key_of(scaled + noise(words[at]));
+                rank = rank > 1 ? rank : 1;
                 if (rank > best) {
                     best = rank;
                     winner = id;
@@ -279,7 +327,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) sample_simt(const SamplePa
         u32 token = NO_ID - block_max(best == first ? NO_ID - winner : 0, scratch);
         if (threadIdx.x == 0) {
             p.ids[number] = i32(token);
-            p.log_probability[number] = widen(row.logits[token]) - highest_of_all - logf(sum);
+            p.log_probability[number] = widen(row.logits[token]) - logit_of(highest_of_all) - logf(sum);
         }
     }
 }
