@@ -136,6 +136,8 @@ const WIDE: [(u64, u64, Entry); 3] = [
     (4, 2, entry!("pointwise/wide.cu" of "pointwise_wide_4")),
 ];
 const WIDE_THREADS: u64 = 256;
+/// The most pieces of a row of `RmsNorm` that a lane holds, where a block could take the row.
+const ALONE: u64 = 4;
 /// The most pairs of a head in `kernels/pointwise/rope.cuh`.
 const ROPE_PAIRS: u64 = 256;
 /// Blocks an SM of the norm kernels. Each is persistent and takes row after row.
@@ -166,12 +168,14 @@ fn kernel(op: &Pointwise, alignment: u64, units: u64) -> (Entry, u32) {
             None => (SIMT, blocks(op.rows)),
         },
         Kind::RmsNorm { .. } | Kind::LayerNorm { .. } | Kind::L2Normalise => {
-            let short = NORMS.iter().find(|(pieces, _)| on_whole(PIECE) && op.columns <= pieces * 32 * PIECE);
-            let wide = WIDE.iter().find(|(lines, ..)| on_whole(each) && across <= lines * WIDE_THREADS);
-            match (short, wide) {
-                (Some((_, entry)), _) => (*entry, blocks(op.rows.div_ceil(NORM_ROWS).min(units * NORM_BLOCKS))),
-                (None, Some((_, each_unit, entry))) => (*entry, blocks(op.rows.min(units * each_unit))),
-                (None, None) => (SIMT, blocks(op.rows)),
+            let short = |most: u64| NORMS.iter().find(|(pieces, _)| *pieces <= most && on_whole(PIECE) && op.columns <= pieces * 32 * PIECE);
+            let wide = || WIDE.iter().find(|(lines, ..)| on_whole(each) && across <= lines * WIDE_THREADS);
+            // A step of a decoder has few rows: one that a warp needs eight pieces for is sooner normed by a block. Encoders have many.
+            let alone = if matches!(op.kind, Kind::RmsNorm { .. }) { ALONE } else { u64::MAX };
+            match (short(alone), wide(), short(u64::MAX)) {
+                (Some((_, entry)), ..) | (None, None, Some((_, entry))) => (*entry, blocks(op.rows.div_ceil(NORM_ROWS).min(units * NORM_BLOCKS))),
+                (None, Some((_, each_unit, entry)), _) => (*entry, blocks(op.rows.min(units * each_unit))),
+                (None, None, None) => (SIMT, blocks(op.rows)),
             }
         }
         Kind::Rope { head_dim, .. } | Kind::RopeInPlace { head_dim, .. } => {
