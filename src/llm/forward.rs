@@ -93,7 +93,9 @@ impl<D: Backend> Pass<'_, D> {
         let (q, fresh) = if self.plans.apart { self.apart(at, weights, block, &normed)? } else { self.together(at, weights, block, &normed)? };
         let slots = self.words(&self.arena.slots)?;
         for (new, to) in fresh.into_iter().zip(&pool.written) {
-            self.session.run(&self.plans.store, &PointwiseArgs { positions: Some(slots.clone()), ..PointwiseArgs::new(new, to.clone()) })?;
+            let to_slots = self.plans.appended.is_none().then(|| slots.clone());
+            let args = PointwiseArgs { positions: to_slots, pages: self.plans.appended.clone(), ..PointwiseArgs::new(new, to.clone()) };
+            self.session.run(&self.plans.store, &args)?;
         }
         let attended = self.rows(&self.arena.attended, query)?;
         let index = self.plans.tables.clone();

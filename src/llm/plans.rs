@@ -13,7 +13,7 @@ use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ops::attention::{AttentionIndex, Scale, Strides};
-use crate::ops::index::{Index, TokenAdapters};
+use crate::ops::index::{Index, PageTable, TokenAdapters};
 use crate::ops::pointwise::{Kind, Turn};
 use crate::ops::{Activation, Attention, FusedMlp, Pointwise};
 use crate::session::{Plan, Session};
@@ -87,8 +87,10 @@ pub struct Plans<D: Backend> {
     pub head_norms: Option<[Plan<Pointwise, D>; 2]>,
     /// Rotary positions of both in place, or of q and of k where they lie apart.
     pub rope: Vec<Plan<Pointwise, D>>,
-    /// The way of k and v into the pool, together, or of either.
+    /// The way of k and v into the pool, together, or of either: to slots of their own, or where each sequence has one row, to its end.
     pub store: Plan<Pointwise, D>,
+    /// The pages at whose end rows are appended. What attention reads before them needs no wait.
+    pub appended: Option<Index<PageTable, D>>,
     pub attention: Plan<Attention, D>,
     /// Products, without those that are equal.
     products: Vec<Products<D>>,
@@ -183,10 +185,17 @@ impl<D: Backend> Plans<D> {
             if some { session.plan(Pointwise::new(dtype, rows, columns, Kind::Glu(Activation::Silu))).map(Some) } else { Ok(None) }
         };
         let glu = [glu(false, [n, wide])?, glu(true, [1, n * wide])?];
+        let tables = layout.place(session, &shape, pools)?;
+        let appended = match &tables {
+            AttentionIndex::Paged(pages) if shape.rows == shape.sequences => Some(pages.clone()),
+            _ => None,
+        };
+        let store = if appended.is_some() { Kind::Append { cache: pools.even(&shape), stride } } else { Kind::Store { slots, stride } };
         Ok(Self {
             shape,
             ids: session.index(&layout.ids(config.vocabulary)?)?,
-            tables: layout.place(session, &shape, pools)?,
+            tables,
+            appended,
             embedding: session.plan(Pointwise::new(dtype, n, hidden, Kind::Embedding { vocabulary: config.vocabulary }))?,
             norm: session.plan(norm(n, hidden))?,
             head_norms: if config.head_norm { Some([session.plan(norm(n * config.heads, d))?, session.plan(norm(n * config.kv_heads, d))?]) } else { None },
@@ -195,7 +204,7 @@ impl<D: Backend> Plans<D> {
                 (false, true) => vec![session.plan(turn_in_place(query, query))?, session.plan(turn_in_place(key, key))?],
                 (false, false) => vec![session.plan(turn_in_place(query + key, all))?],
             },
-            store: session.plan(Pointwise::new(dtype, n, columns, Kind::Store { slots, stride }))?,
+            store: session.plan(Pointwise::new(dtype, n, columns, store))?,
             attention: session.plan(attention(config, dtype, shape, pools))?,
             products,
             fused,
