@@ -208,6 +208,9 @@ pub struct Hints {
     pub dtype: Option<DType>,
     /// Tokens of an encoder's batch above which more of them are no faster.
     pub batch_tokens: Option<u32>,
+    /// Rows of a page of keys that attention reads at once: heads of tokens. Pages of as many tokens as heads that are read together leave room for
+    /// are the fastest.
+    pub page_rows: Option<u32>,
 }
 
 /// A device's name and capabilities.

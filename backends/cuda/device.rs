@@ -209,7 +209,10 @@ impl Device for Cuda {
     /// The hints are an H200's. 131,072 rows of 384 → 1536 → 384 in f16 take 1.15 ms as two products and 1.77 ms as `fused_mlp`, whose
     /// chunks are small for so short a K. 4,096 rows take 43 µs both ways.
     fn hints(&self) -> Hints {
-        Hints { split_mlp: true, norm_in_product: true, slices_in_product: true, dense_adapters: true, dtype: Some(DType::F16), batch_tokens: Some(131_072) }
+        // TMA boxes of `sm90_decode`.
+        let page_rows = (self.arch.0 == 90).then_some(128);
+        let (split_mlp, norm_in_product, slices_in_product, dense_adapters) = (true, true, true, true);
+        Hints { split_mlp, norm_in_product, slices_in_product, dense_adapters, dtype: Some(DType::F16), batch_tokens: Some(131_072), page_rows }
     }
 
     fn synchronize(&self, queue: &mut Queue) -> Result<()> {

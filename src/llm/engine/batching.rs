@@ -104,20 +104,16 @@ impl<D: Backend> Engine<D> {
         let [rows, seats] = [options.budget, options.seats as usize].map(|count| count.next_multiple_of(FEW));
         let heads = HEAD_ROWS.min(seats);
         let arena = Arena::new(session, &config, dtype, [rows, heads], split)?;
-        let page_bytes = Pools::<D>::token_bytes(&config, dtype) * u64::from(options.page);
-        let context_pages = (context as u64).div_ceil(options.page.into());
+        let page = options.page_of(config.kv_heads, session.device().hints());
+        let page_bytes = Pools::<D>::token_bytes(&config, dtype) * u64::from(page);
+        let context_pages = (context as u64).div_ceil(page.into());
         let half = session.caps().memory_bytes.map_or(CACHE_BYTES, |bytes| bytes / 2);
         let layer_bytes = page_bytes / config.layers.max(1) as u64;
-        let most = (session.caps().max_buffer_bytes / layer_bytes.max(1)).min(i32::MAX as u64 / u64::from(options.page));
+        let most = (session.caps().max_buffer_bytes / layer_bytes.max(1)).min(i32::MAX as u64 / u64::from(page));
         let pages = options.cache_bytes.unwrap_or(half) / page_bytes.max(1);
         let pages = pages.min(context_pages.saturating_mul(options.seats.into())).min(most);
-        ensure(
-            pages > 0,
-            "engine: cache_bytes",
-            format_args!("at least {page_bytes}, a page of {} tokens", options.page),
-            options.cache_bytes.unwrap_or(half),
-        )?;
-        let shape = PoolShape { page: options.page, pages: u32::try_from(pages).unwrap_or(u32::MAX) };
+        ensure(pages > 0, "engine: cache_bytes", format_args!("at least {page_bytes}, a page of {page} tokens"), options.cache_bytes.unwrap_or(half))?;
+        let shape = PoolShape { page, pages: u32::try_from(pages).unwrap_or(u32::MAX) };
         let pools = Pools::new(session, &config, dtype, shape)?;
         let digest = Digest::of(format!("{config:?} {dtype}").as_bytes());
         let scheduler = Scheduler::new(Options {

@@ -2,17 +2,22 @@
 
 use std::sync::Arc;
 
+use crate::device::Hints;
 use crate::error::{Result, ensure};
 use crate::llm::grammar::Grammar;
 use crate::llm::sample::SamplingParams;
 use crate::ops::setters::setters;
 
+/// Tokens of a page where the device does not care.
+const PAGE: u32 = 16;
+
 /// How an engine is set up.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct EngineOptions {
-    /// Tokens of a page of K and V; 16. Prefixes are shared in whole pages.
-    pub page: u32,
+    /// Tokens of a page of K and V. `None` is 16, or as many as attention on the device reads at once of a model's heads. Prefixes are shared in whole
+    /// pages.
+    pub page: Option<u32>,
     /// Bytes of device memory for K and V; `None` takes what all seats need with a context each, at most half of the device's memory, or 1 GiB
     /// where the device does not tell how much it has.
     pub cache_bytes: Option<u64>,
@@ -34,13 +39,13 @@ pub struct EngineOptions {
 
 impl Default for EngineOptions {
     fn default() -> Self {
-        Self { page: 16, cache_bytes: None, context: None, seats: 64, budget: 512, invariant: false, adapters: 64, reserve: 0 }
+        Self { page: None, cache_bytes: None, context: None, seats: 64, budget: 512, invariant: false, adapters: 64, reserve: 0 }
     }
 }
 
 impl EngineOptions {
     setters! {
-        with_page: page = u32;
+        with_page: page <- Option<u32>;
         with_cache_bytes: cache_bytes <- Option<u64>;
         with_context: context <- Option<usize>;
         with_seats: seats = u32;
@@ -50,9 +55,16 @@ impl EngineOptions {
         with_reserve: reserve = u32;
     }
 
+    /// Tokens of a page, for a model with so many heads of keys.
+    pub(super) fn page_of(&self, kv_heads: u64, hints: Hints) -> u32 {
+        // Heads that are read together: a power of two that divides them.
+        let together = 1 << kv_heads.trailing_zeros().min(3);
+        self.page.unwrap_or_else(|| hints.page_rows.map_or(PAGE, |rows| (rows / together).max(PAGE)))
+    }
+
     /// Checks what the scheduler does not.
     pub(super) fn validate(&self) -> Result<()> {
-        ensure(self.page > 0, "engine: page", "at least 1 token", self.page)?;
+        ensure(self.page != Some(0), "engine: page", "at least 1 token", 0)?;
         ensure(self.seats > 0, "engine: seats", "at least 1", self.seats)?;
         ensure(self.adapters > 0, "engine: adapters", "at least 1", self.adapters)
     }
@@ -98,5 +110,17 @@ impl Request {
         with_prompt_logprobs: prompt_logprobs <- Option<u32>;
         with_grammar: grammar <- Option<Arc<dyn Grammar>>;
         with_deadline: deadline <- Option<u64>;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_hold_what_is_read_at_once() {
+        let page = |kv_heads, page_rows| EngineOptions::default().page_of(kv_heads, Hints { page_rows, ..Hints::default() });
+        assert_eq!([32, 8, 4, 6, 3, 1].map(|heads| page(heads, Some(128))), [16, 16, 32, 64, 128, 128]);
+        assert_eq!((page(3, None), EngineOptions::default().with_page(7).page_of(3, Hints { page_rows: Some(128), ..Hints::default() })), (16, 7));
     }
 }
