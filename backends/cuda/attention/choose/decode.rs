@@ -3,9 +3,10 @@
 use crate::backends::cuda::attention::choose::decode_cost;
 use crate::backends::cuda::attention::choose::worth::{Worth, when};
 use crate::backends::cuda::attention::sm80::tile::key_rows;
-use crate::backends::cuda::attention::sm90::decode_tile::{Config, Tile, alike};
+use crate::backends::cuda::attention::sm90::decode_tile::{Config, LEAST_KEYS, ROWS, Tile, alike};
 use crate::backends::cuda::variant::Target;
 use crate::ops::Attention;
+use crate::ops::attention::Form;
 
 /// For launches whose successor's blocks fit beside them: the fewest k-blocks an SM for which split-KV with TMA pays, and the most SMs that
 /// share an item. With more parts an item, split-KV with cp.async is faster where it must wait for the launch before.
@@ -15,6 +16,8 @@ const BESIDE_PARTS: u64 = 5;
 /// parts.
 const ALONE_STEPS: u64 = 12;
 const ALONE_PARTS: u64 = 4;
+/// The most blocks that share an item of a step over pages, whose rows have keys of their own, or share them.
+const PAGED_PARTS: [u64; 2] = [9, 8];
 /// Heads of a box where no item is cut, best first. Two heads have more data end to end, and half as many items end.
 const WHOLE_HEADS: [u64; 2] = [2, 1];
 /// The fewest k-blocks an SM for which no item is cut, and the share of all SMs that must get equally many items.
@@ -90,6 +93,9 @@ impl Way {
     /// The fastest way, with or without TMA boxes among the ways. It is the rules' choice, unless the model says that another is clearly
     /// faster.
     fn of(op: &Attention, units: u32, boxes: bool) -> Self {
+        if let Some(config) = paged(op, units).filter(|_| boxes) {
+            return Self::Boxes(config);
+        }
         let cut = boxes.then(|| able(op, fastest(op, units))).flatten();
         let ruled = Self::by_rule(op, units, cut);
         if op.q_len >= MODEL_QUERIES || key_rows(op) > MODEL_ROWS {
@@ -105,6 +111,16 @@ impl Way {
             _ => ruled,
         }
     }
+}
+
+/// The configuration of `sm90_decode` for a decoder's step over pages: eight warps with the heads of a page as one box, as long as few blocks share an
+/// item. In a model, where launches overlap, they take less time than any other way from one sequence of 150 tokens on.
+fn paged(op: &Attention, units: u32) -> Option<Config> {
+    let tile = Tile::new(op.head_dim, key_rows(op), 8);
+    let config = Config { warps: 8, heads: tile.heads(op), whole: false };
+    let parts = u64::from(units).div_ceil((op.batch * (op.kv_heads / config.heads)).max(1)).min((op.kv_len * config.heads).div_ceil(LEAST_KEYS));
+    (matches!(op.form, Form::Paged(_)) && key_rows(op) <= ROWS && parts <= PAGED_PARTS[usize::from(key_rows(op) > 1)] && config.can_take(op).is_ok())
+        .then_some(config)
 }
 
 /// The configuration `fastest` of `sm90_decode`, or the first that can compute the operation.
