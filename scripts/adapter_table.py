@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Perplexity of each adapter on the held-out part of its own text: the base model, the adapter as it is, and compressed.
 
-    scripts/adapter_table.py TRIFUSE MODEL ADAPTERS TEXTS -o FOLDER [--backend cuda] [--windows 16] [--workers 6]
+    scripts/adapter_table.py TRIFUSE MODEL ADAPTERS TEXTS -o FOLDER [--backend cuda] [--windows 12] [--workers 6]
 
 ADAPTERS holds the PEFT folders of scripts/train_smollm2_adapters.py, TEXTS held-out/NAME.txt. Makes FOLDER/SETTING.s2lc by `trifuse compress` with each
 setting, measures by `trifuse eval --adapters` in f32, a run for each setting and text, some at once, and writes FOLDER/adapters.json and
@@ -97,7 +97,7 @@ def main():
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--backend", default="cuda")
     parser.add_argument("--window", type=int, default=512)
-    parser.add_argument("--windows", type=int, default=16)
+    parser.add_argument("--windows", type=int, default=12)
     parser.add_argument("--workers", type=int, default=6)
     options = parser.parse_args()
     folders = sorted(path.parent for path in options.adapters.glob("*/adapter_model.safetensors"))

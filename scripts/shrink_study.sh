@@ -9,7 +9,7 @@
 #
 # TRIFUSE the command (trifuse); PYTHON the interpreter that has PyTorch (python3); BACKEND where variants are measured (cuda)
 # TOKENS  of the moments, of wiki and c4 in turn (262144), in windows of LENGTH (2048)
-# WINDOW  tokens of a window that is measured (1024); WINDOWS how many of each text (24); KEEPS the shares (0.9 0.8); AT_ONCE variants at once (4)
+# WINDOW  tokens of a window that is measured (1024); WINDOWS how many of each text (20); KEEPS the shares (0.9 0.8); AT_ONCE variants at once (4)
 # WORK    where the folders of variants lie, 540 MB each, until they are measured (a temporary folder)
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -20,7 +20,7 @@ if [ $# -ne 4 ]; then
 fi
 export MODEL=$1 TEXTS=$3 FOUND=$4
 hf=$2 PYTHON=${PYTHON:-python3}
-export TRIFUSE=${TRIFUSE:-trifuse} BACKEND=${BACKEND:-cuda} WINDOW=${WINDOW:-1024} WINDOWS=${WINDOWS:-24}
+export TRIFUSE=${TRIFUSE:-trifuse} BACKEND=${BACKEND:-cuda} WINDOW=${WINDOW:-1024} WINDOWS=${WINDOWS:-20}
 if [ -z "${WORK:-}" ]; then
   WORK=$(mktemp -d)
   trap 'rm -rf "$WORK"' EXIT

@@ -7,8 +7,8 @@
 # (one of more than 15 MiB in parts, which `cat` joins). Every stage has a limit; one that fails or is cut short leaves what it did.
 #
 # TRIFUSE the command (trifuse); PYTHON the interpreter that has PyTorch, transformers and peft (python3); BACKEND where texts are scored (cuda)
-# PARTS   processes that train (4); TRAIN options of the trainer, SHRINK settings of scripts/shrink_study.sh, TABLE options of scripts/adapter_table.py
-# WORK    where all else lies (/tmp/study); PARALLEL=0 runs the study of shrinking after the adapters, not beside them
+# PARTS   processes that train at once, 12 GB of the GPU each (3); TRAIN options of the trainer, SHRINK settings of scripts/shrink_study.sh, TABLE options of scripts/adapter_table.py
+# WORK    where all else lies (/tmp/study); PARALLEL=0 runs the study of shrinking after the adapters, not beside them; PATIENCE times every limit (1)
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
@@ -24,7 +24,7 @@ rm -f "$WORK/failed"
 
 # stage NAME SECONDS COMMAND...: runs it under a limit, with a log of its own, and says what became of it.
 stage() {
-  local name=$1 limit=$2 began=$SECONDS status=0
+  local name=$1 limit=$(($2 * ${PATIENCE:-1})) began=$SECONDS status=0
   shift 2
   timeout -k 5 "$limit" "$@" >"$WORK/found/$name.log" 2>&1 </dev/null || status=$?
   echo "$name: status $status, $((SECONDS - began)) s, ended at $SECONDS s" | tee -a "$WORK/found/stages.txt"
@@ -64,9 +64,9 @@ trap 'kill $saver 2>/dev/null' EXIT
 # Kernels are compiled while Python starts.
 stage warm 60 "$TRIFUSE" --backend "$BACKEND" eval --baseline-model "$model" --dtype f32 --window 512 --windows 1 "$WORK/texts/held-out/kjv.txt" &
 others=($!)
-for part in $(seq "${PARTS:-4}"); do
+for part in $(seq "${PARTS:-3}"); do
   # shellcheck disable=SC2086 # options are words
-  stage "train$part" 150 "$PYTHON" scripts/train_smollm2_adapters.py "$WORK/hf" "$WORK/texts" -o "$WORK/adapters" --part "$part/${PARTS:-4}" --until 100 ${TRAIN:-} &
+  stage "train$part" 150 "$PYTHON" scripts/train_smollm2_adapters.py "$WORK/hf" "$WORK/texts" -o "$WORK/adapters" --part "$part/${PARTS:-3}" --until 100 ${TRAIN:-} &
   others+=($!)
 done
 if [ "${PARALLEL:-1}" = 1 ]; then

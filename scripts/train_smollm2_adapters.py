@@ -3,7 +3,7 @@
 
     scripts/study_texts.py .texts -o texts
     scripts/train_smollm2_adapters.py MODEL texts -o adapters
-    scripts/train_smollm2_adapters.py MODEL texts -o adapters --part 1/4 &      a quarter of them, for four processes at once
+    scripts/train_smollm2_adapters.py MODEL texts -o adapters --part 1/3 &      a third of them, for three processes at once
 
 MODEL is a folder of the Hugging Face libraries; `trifuse shrink .smollm2 -o MODEL --keep 1 --factors svd --leave . --dense` makes one of the GGUF
 file. TEXTS holds train/NAME.txt and held-out/NAME.txt. A common start is one draw of the input factors, of which rank 4 takes the first rows; so
@@ -108,7 +108,7 @@ def main():
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--rate", type=float, default=1e-3)
-    parser.add_argument("--held-out", type=int, default=16, metavar="N", help="windows of the held-out text that are measured on")
+    parser.add_argument("--held-out", type=int, default=12, metavar="N", help="windows of the held-out text that are measured on")
     parser.add_argument("--until", type=float, default=math.inf, metavar="SECONDS", help="begin no adapter later than this after the start")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args()
