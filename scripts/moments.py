@@ -2,7 +2,7 @@
 
     python3 scripts/moments.py MODEL -o moments.safetensors --tokens 262144 --window 2048 wiki.txt web.txt
 
-MODEL is a folder or a name that transformers loads. Windows are taken in turn from each text, as `trifuse shrink` takes them. Of a projection with no
+MODEL is a folder or a name that transformers loads. Windows are taken in turn from each text, as `trifuse shrink` takes them, and run some at a time. Of a projection with no
 more outputs than inputs the moment of its outputs and of the gradients there are kept; of one with more, the moment of its inputs and of the gradients
 that reach them through it. Sums are in float64, means over tokens in the file, in float32. The loss is the sum over the tokens of a window.
 """
@@ -64,12 +64,14 @@ def main():
     parser.add_argument("--tokens", type=int, default=262144)
     parser.add_argument("--window", type=int, default=2048)
     parser.add_argument("--skip", type=int, default=0, help="windows at the start that are left to others, as what a result is measured on")
+    parser.add_argument("--batch", type=int, help="windows that run at once; 4 on a GPU, else 1")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     arguments = parser.parse_args()
+    batch = arguments.batch or (1 if arguments.device == "cpu" else 4)
 
     tokenizer = AutoTokenizer.from_pretrained(arguments.model)
     tokenizer.model_max_length = 10**9
-    model = AutoModelForCausalLM.from_pretrained(arguments.model, torch_dtype=torch.float32).to(arguments.device).eval()
+    model = AutoModelForCausalLM.from_pretrained(arguments.model).to(arguments.device, torch.float32).eval()
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     named = {name: module for name, module in model.named_modules() if isinstance(module, torch.nn.Linear) and ".layers." in name}
@@ -79,14 +81,14 @@ def main():
         module.register_full_backward_hook(sums[name].backward)
 
     count = 0
-    for window in itertools.islice(windows(tokenizer, arguments.texts, arguments.window), arguments.skip, None):
-        if count >= arguments.tokens:
-            break
-        ids = torch.tensor([window], device=arguments.device)
+    wanted = -(-arguments.tokens // arguments.window)
+    taken = itertools.islice(windows(tokenizer, arguments.texts, arguments.window), arguments.skip, arguments.skip + wanted)
+    while rows := list(itertools.islice(taken, batch)):
+        ids = torch.tensor(rows, device=arguments.device)
         states = model.get_input_embeddings()(ids).requires_grad_(True)
-        logits = model(inputs_embeds=states).logits[0, :-1]
-        torch.nn.functional.cross_entropy(logits.float(), ids[0, 1:], reduction="sum").backward()
-        count += len(window)
+        logits = model(inputs_embeds=states).logits[:, :-1]
+        torch.nn.functional.cross_entropy(logits.float().reshape(-1, logits.shape[-1]), ids[:, 1:].reshape(-1), reduction="sum").backward()
+        count += ids.numel()
         print(f"\r{count} of {arguments.tokens} tokens", end="", file=sys.stderr)
     print(file=sys.stderr)
     if count == 0:

@@ -1,5 +1,7 @@
 //! How far a model's forecasts are from another's: the Kullback-Leibler divergence of each token, in nats.
 
+use rayon::prelude::*;
+
 use super::context::Context;
 use super::model::Model;
 use crate::backend::Backend;
@@ -36,12 +38,14 @@ impl<D: Backend> Model<D> {
         let read = &window[..window.len() - 1];
         let mut values = Vec::with_capacity(read.len() * vocabulary);
         for ids in read.chunks(ROWS) {
-            for logits in self.run(context, ids, ids.len())?.chunks_exact(vocabulary) {
+            let mut logits = self.run(context, ids, ids.len())?;
+            logits.par_chunks_exact_mut(vocabulary).for_each(|logits| {
                 let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
                 let sum: f64 = logits.iter().map(|&logit| f64::from(logit - most).exp()).sum();
                 let shift = f64::from(most) + sum.ln();
-                values.extend(logits.iter().map(|&logit| (f64::from(logit) - shift) as f32));
-            }
+                logits.iter_mut().for_each(|logit| *logit = (f64::from(*logit) - shift) as f32);
+            });
+            values.extend(logits);
         }
         Ok(Forecasts { vocabulary, values })
     }
@@ -67,7 +71,7 @@ impl Forecasts {
     pub fn differences(&self, other: &Self) -> Result<Vec<Difference>> {
         let sizes = |of: &Self| [of.values.len(), of.vocabulary];
         ensure(sizes(self) == sizes(other), "forecasts", format_args!("{:?} values of a vocabulary", sizes(self)), format_args!("{:?}", sizes(other)))?;
-        let rows = self.values.chunks_exact(self.vocabulary).zip(other.values.chunks_exact(self.vocabulary));
+        let rows = self.values.par_chunks_exact(self.vocabulary).zip(other.values.par_chunks_exact(self.vocabulary));
         Ok(rows.map(|(p, q)| difference(p, q)).collect())
     }
 }

@@ -3,6 +3,8 @@
 //! Documents are joined by the token that ends a text, and cut into windows of one length that do not overlap. The first token of a window
 //! is not scored. Losses are summed in f64.
 
+use rayon::prelude::*;
+
 use super::context::Context;
 use super::model::Model;
 use crate::backend::Backend;
@@ -50,9 +52,8 @@ impl<D: Backend> Model<D> {
         let mut nats = 0.0;
         for (ids, next) in read.chunks(ROWS).zip(window[1..].chunks(ROWS)) {
             let logits = self.run(context, ids, ids.len())?;
-            for (logits, &id) in logits.chunks_exact(vocabulary).zip(next) {
-                nats += surprise(logits, id);
-            }
+            let each: Vec<f64> = logits.par_chunks_exact(vocabulary).zip(next).map(|(logits, &id)| surprise(logits, id)).collect();
+            nats += each.iter().sum::<f64>();
         }
         if nats.is_finite() { Ok(Loss { tokens: read.len(), nats }) } else { Err(Error::invalid("losses", "finite numbers; take bf16 or f32", nats)) }
     }

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use rayon::prelude::*;
+
 use super::batching::Engine;
 use crate::backend::Backend;
 use crate::error::Result;
@@ -42,8 +44,9 @@ impl<D: Backend> Engine<D> {
             self.logits_of(&rows, of)?;
             let bytes = (some.len() * vocabulary) as u64 * dtype.size();
             let logits = read(&mut self.model.session, dtype, &part(&self.arena.logits, 0, bytes)?)?;
-            for (one, logits) in some.iter().zip(logits.chunks_exact(vocabulary)) {
-                let choice: Choice = describe(logits, one.token, one.top);
+            let choices: Vec<Choice> =
+                some.par_iter().zip(logits.par_chunks_exact(vocabulary)).map(|(one, logits)| describe(logits, one.token, one.top)).collect();
+            for (one, choice) in some.iter().zip(choices) {
                 match self.read.last_mut() {
                     Some((request, choices)) if *request == one.request => choices.push(choice),
                     _ => self.read.push((one.request, vec![choice])),

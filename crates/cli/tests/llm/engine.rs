@@ -99,7 +99,7 @@ fn exact(rank: usize) -> Certificate {
 }
 
 /// `W + scaling · output · inputᵀ` of an adapter.
-fn merge(population: &Population, name: &str, tensor: &str, values: &mut [f32]) {
+pub fn merge(population: &Population, name: &str, tensor: &str, values: &mut [f32]) {
     let path = tensor.trim_end_matches(".weight");
     let Some(projection) = population.adapters[name].projections.get(path) else { return };
     let (EncodedFactor::Plain(input), EncodedFactor::Plain(output)) = (&projection.input, &projection.output) else { panic!("a plain one") };

@@ -5,6 +5,7 @@
 //! ignored with that reason; so does a backend that is not there.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod adapted;
 #[path = "../backends/mod.rs"]
 mod backends;
 mod coming;
@@ -39,6 +40,7 @@ fn main() {
     }
     trials.extend(command::trials());
     trials.extend(shrink::commands());
+    trials.extend(adapted::commands());
     #[cfg(all(unix, feature = "serve"))]
     trials.push(libtest_mimic::Trial::test("serve answers as the library says", || {
         serve::answers_as_the_library_says();

@@ -1,5 +1,6 @@
 //! `eval`: how well a language model foretells texts, and how fast it is.
 
+mod adapted;
 mod drawn;
 mod ppl;
 mod speed;
@@ -12,7 +13,7 @@ use serde::Serialize;
 use trifuse::backend::Backend;
 use trifuse::backends::{Choice, Visit};
 use trifuse::llm::perplexity::windows;
-use trifuse::llm::{Drawn, Model};
+use trifuse::llm::{Drawn, Files, Model};
 use trifuse::{DType, Error, Result};
 
 use super::Outcome;
@@ -21,6 +22,7 @@ use super::output::{Output, Page, Report};
 use super::progress::Progress;
 use super::texts::{Documents, end, tokens};
 use super::values;
+use adapted::Adapted;
 use ppl::{Text, score};
 use speed::{Load, Speed};
 use variant::{Kind, Variant};
@@ -74,6 +76,8 @@ pub struct Args {
     #[arg(long, value_name = "DTYPE", value_parser = values::dtype())]
     dtype: Option<DType>,
     #[command(flatten)]
+    adapted: Adapted,
+    #[command(flatten)]
     load: Load,
 }
 
@@ -118,19 +122,35 @@ struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
+    /// The windows of a text.
+    fn windows(&self, files: &Files, path: &Path) -> Result<Vec<Vec<u32>>> {
+        let length = self.args.window as usize;
+        let mut cut = windows(&tokens(files, path, self.args.documents)?, end(files), length);
+        cut.truncate(self.args.windows.map_or(usize::MAX, |most| most as usize));
+        if cut.is_empty() {
+            return Err(Error::input(path, format!("expected a text of at least {length} tokens, one window, found fewer")));
+        }
+        Ok(cut)
+    }
+
     /// The texts' scores of one model.
     fn texts<B: Backend>(&self, variant: &Variant, model: &mut Model<B>, mut baseline: Option<&mut Model<B>>) -> Result<Vec<Text<'a>>> {
-        let (args, length) = (self.args, self.args.window as usize);
+        let files = self.baseline.as_ref().map_or(&variant.files, |baseline| &baseline.files);
         let mut scored = Vec::new();
-        for path in &args.texts {
-            let files = self.baseline.as_ref().map_or(&variant.files, |baseline| &baseline.files);
-            let mut cut = windows(&tokens(files, path, args.documents)?, end(files), length);
-            cut.truncate(args.windows.map_or(usize::MAX, |most| most as usize));
-            if cut.is_empty() {
-                return Err(Error::input(path, format!("expected a text of at least {length} tokens, one window, found fewer")));
-            }
+        for path in &self.args.texts {
+            let cut = self.windows(files, path)?;
             let progress = Progress::new(self.output, "windows", cut.len() as u64);
             scored.extend(score((&variant.name, &mut *model), baseline.as_deref_mut(), (path, &cut), (&progress, &self.interrupt))?);
+        }
+        Ok(scored)
+    }
+
+    /// The texts' scores of one model with each of its adapters.
+    fn adapted<B: Backend>(&self, variant: &Variant, device: Arc<B>, dtype: DType) -> Result<Vec<Text<'a>>> {
+        let mut ready = self.args.adapted.ready(variant, device, dtype, self.args.window as usize, self.output)?;
+        let mut scored = Vec::new();
+        for path in &self.args.texts {
+            scored.extend(ready.score(&variant.name, (path, &self.windows(&variant.files, path)?), self.output, &self.interrupt)?);
         }
         Ok(scored)
     }
@@ -146,6 +166,9 @@ impl Visit for Job<'_> {
         let (ppl, speed) = (args.suite != Suite::Speed, args.suite != Suite::Ppl);
         if ppl && args.texts.is_empty() {
             return Err(Error::invalid("eval", "at least one text for its perplexity, or --suite speed", "none"));
+        }
+        if args.adapted.any() && args.suite != Suite::Ppl {
+            return Err(Error::invalid("eval", "--suite ppl with --adapters", "another suite"));
         }
         if ppl && args.drawn.is_some() {
             return Err(Error::invalid("eval", "a model whose weights are not drawn, for the perplexity of texts", "--drawn"));
@@ -168,6 +191,13 @@ impl Visit for Job<'_> {
         }
         let mut baseline = self.baseline.as_ref().filter(|_| ppl).map(|baseline| baseline.model(Arc::clone(&device), dtype)).transpose()?;
         for variant in &self.variants {
+            if args.adapted.any() {
+                report.ppl.extend(self.adapted(variant, Arc::clone(&device), dtype)?);
+                if interrupt.asked() {
+                    break;
+                }
+                continue;
+            }
             let mut model = variant.model(Arc::clone(&device), dtype)?;
             if ppl {
                 report.ppl.extend(self.texts(variant, &mut model, baseline.as_mut())?);
@@ -186,9 +216,14 @@ impl Visit for Job<'_> {
 
 impl Report for Evaluated<'_> {
     fn page(&self, page: &mut Page) -> std::fmt::Result {
+        let adapted = self.ppl.iter().any(|text| text.adapter.is_some());
         let rows = self.ppl.iter().map(|text| {
             let [low, high] = text.perplexity_ci95;
-            let mut row = vec![text.model.clone(), text.text.display().to_string(), format!("{:.4}", text.perplexity), format!("{low:.2} to {high:.2}")];
+            let mut row = vec![text.model.clone()];
+            if adapted {
+                row.push(text.adapter.clone().unwrap_or_else(|| "none".to_owned()));
+            }
+            row.extend([text.text.display().to_string(), format!("{:.4}", text.perplexity), format!("{low:.2} to {high:.2}")]);
             row.push(format!("{:.4}", text.nll));
             if let Some(against) = &text.against {
                 let [low, high] = against.nats_more_ci95;
@@ -199,12 +234,16 @@ impl Report for Evaluated<'_> {
             row
         });
         if !self.ppl.is_empty() {
-            let mut head = vec!["model", "text", "perplexity", "95 %", "nats"];
+            let mut head = vec!["model"];
+            if adapted {
+                head.push("adapter");
+            }
+            head.extend(["text", "perplexity", "95 %", "nats"]);
             if self.ppl.iter().any(|text| text.against.is_some()) {
                 head.extend(["more", "95 %", "KL", "p99", "same first"]);
             }
             head.extend(["windows", "tokens", "seconds"]);
-            page.table(&head, &(2..head.len()).collect::<Vec<_>>(), rows)?;
+            page.table(&head, &(2 + usize::from(adapted)..head.len()).collect::<Vec<_>>(), rows)?;
             page.line(format_args!("windows of {}, {} on {}", self.window, self.dtype, self.backend))?;
         }
         if !self.speed.is_empty() {

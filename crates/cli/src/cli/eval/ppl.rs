@@ -16,6 +16,8 @@ use crate::cli::progress::Progress;
 #[derive(Debug, Serialize)]
 pub struct Text<'a> {
     pub model: String,
+    /// The name of the adapter that the model had.
+    pub adapter: Option<String>,
     pub text: &'a Path,
     pub windows: usize,
     pub tokens: usize,
@@ -29,6 +31,29 @@ pub struct Text<'a> {
     #[serde(flatten)]
     pub against: Option<Against>,
     pub seconds: f64,
+}
+
+impl<'a> Text<'a> {
+    /// What the losses of a text's windows say; the time that they took is not among it.
+    ///
+    /// # Errors
+    /// No windows.
+    pub fn of(model: &str, text: &'a Path, losses: &[Loss]) -> Result<Self> {
+        let found = mean(losses)?;
+        Ok(Self {
+            model: model.to_owned(),
+            adapter: None,
+            text,
+            windows: losses.len(),
+            tokens: losses.iter().map(|loss| loss.tokens).sum(),
+            nll: found.nats,
+            nll_ci95: found.interval,
+            perplexity: found.nats.exp(),
+            perplexity_ci95: found.interval.map(f64::exp),
+            against: None,
+            seconds: 0.0,
+        })
+    }
 }
 
 /// Forecasts against the baseline's.
@@ -82,20 +107,8 @@ pub fn score<'a, B: Backend>(
     if losses.is_empty() {
         return Ok(None);
     }
-    let found = mean(&losses)?;
     let against = if all.is_empty() { None } else { Some(against(&more, &apart, all)?) };
-    Ok(Some(Text {
-        model: name.to_owned(),
-        text,
-        windows: losses.len(),
-        tokens: losses.iter().map(|loss| loss.tokens).sum(),
-        nll: found.nats,
-        nll_ci95: found.interval,
-        perplexity: found.nats.exp(),
-        perplexity_ci95: found.interval.map(f64::exp),
-        against,
-        seconds: started.elapsed().as_secs_f64(),
-    }))
+    Ok(Some(Text { against, seconds: started.elapsed().as_secs_f64(), ..Text::of(name, text, &losses)? }))
 }
 
 fn against(more: &[Loss], apart: &[Loss], mut all: Vec<Difference>) -> Result<Against> {

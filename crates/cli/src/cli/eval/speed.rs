@@ -29,7 +29,7 @@ pub struct Load {
     budget: u32,
     /// Adapters that requests have in turn, for the suite speed; their values are drawn. 0 is the model alone
     #[arg(long, value_delimiter = ',', default_values_t = [0], value_name = "N,N", value_parser = clap::value_parser!(u32).range(0..=1024))]
-    adapters: Vec<u32>,
+    drawn_adapters: Vec<u32>,
     /// Their rank
     #[arg(long, default_value_t = 16, value_name = "R", value_parser = clap::value_parser!(u32).range(1..=256))]
     rank: u32,
@@ -73,14 +73,14 @@ pub struct Speed {
 pub fn measure<B: Backend>(name: &str, model: Model<B>, load: &Load, interrupt: &Interrupt) -> Result<Vec<Speed>> {
     let seats = load.batch.iter().copied().max().unwrap_or(1);
     let context = load.prompt as usize + load.answer as usize;
-    let most = load.adapters.iter().copied().max().unwrap_or(0);
+    let most = load.drawn_adapters.iter().copied().max().unwrap_or(0);
     let options = EngineOptions::default().with_seats(seats).with_budget((load.budget as usize).max(seats as usize)).with_context(Some(context));
     let options = options.with_adapters(most.max(1)).with_invariant(load.invariant).with_page(load.page);
     let adapters = if most > 0 { Some(Box::new(Adapters::new(model.config(), most, load.rank, &load.targets)?) as Box<dyn AdapterSource>) } else { None };
     let mut engine = Engine::new(model, options, adapters)?;
     let mut found = Vec::new();
     // No more adapters than requests: the others would not be used.
-    let runs = load.adapters.iter().flat_map(|&adapters| load.batch.iter().map(move |&batch| (batch, adapters)));
+    let runs = load.drawn_adapters.iter().flat_map(|&adapters| load.batch.iter().map(move |&batch| (batch, adapters)));
     for (number, (batch, adapters)) in runs.filter(|(batch, adapters)| adapters <= batch).enumerate() {
         let mut time = |salt| run((name, &mut engine), load, (batch, adapters), salt, interrupt);
         // Who interrupts keeps what was measured.

@@ -1,0 +1,41 @@
+#!/usr/bin/env python3
+"""One table of what scripts/shrink_study.sh found: scripts/shrink_table.py FOLDER writes FOLDER/shrink.json and FOLDER/shrink.md. Needs no package."""
+
+import json
+import sys
+from pathlib import Path
+
+
+def row(name, shrunk, ppl):
+    """A line of the table, in Markdown."""
+    keep, rest = name.split("-", 1)
+    factors, ranks = rest.rsplit("-", 1)
+    cells = [f"{factors}, {ranks}", keep, f"{shrunk.get('predicted_nats') or 0:.4f}"]
+    for text in ppl:
+        low, high = text["nats_more_ci95"]
+        cells += [f"{text['perplexity']:.2f}", f"{text['nats_more']:+.4f} ({low:.3f} to {high:.3f})", f"{text['kl_mean']:.4f}", f"{text['top1']:.1%}"]
+    return "| " + " | ".join(cells) + " |"
+
+
+def main():
+    folder = Path(sys.argv[1])
+    found, lines = {}, []
+    for path in sorted(folder.glob("*.eval.json"), reverse=True):
+        name = path.name.removesuffix(".eval.json")
+        told, shrunk = json.loads(path.read_text()), json.loads((folder / f"{name}.shrink.json").read_text())
+        found[name] = {"shrink": shrunk, "eval": told}
+        if not lines:
+            texts = [Path(text["text"]).stem for text in told["ppl"]]
+            heads = [f"{text}: {what}" for text in texts for what in ("perplexity", "nats more, 95 %", "divergence", "same first")]
+            lines = ["| factors, ranks | keep | predicted nats | " + " | ".join(heads) + " |", "|---" * (3 + len(heads)) + "|"]
+        lines.append(row(name, shrunk, told["ppl"]))
+    # Several variants may end at once: each writes a file of its own, and the last one stays.
+    for name, text in (("shrink.json", json.dumps(found, indent=1)), ("shrink.md", "\n".join(lines) + "\n")):
+        part = folder / f".{name}.{id(found)}"
+        part.write_text(text)
+        part.replace(folder / name)
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()
