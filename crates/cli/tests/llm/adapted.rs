@@ -9,7 +9,9 @@ use serde_json::Value;
 use trifuse::adapters::bundle::to_bytes;
 use trifuse::llm::Files;
 
+use super::backends::ignored;
 use super::engine::{adapters, merge};
+use super::support::{NO_WEIGHTS, root, weights};
 use super::tiny::{VOCABULARY, kinds};
 
 /// The trials of the command.
@@ -25,7 +27,11 @@ pub fn commands() -> Vec<Trial> {
         })
         .with_kind("command")
     };
-    tests.map(trial).into()
+    let real = match weights().is_file() {
+        true => trial(("real adapters foretell their own text better", real)),
+        false => ignored(format!("real adapters foretell their own text better: {NO_WEIGHTS}")).with_kind("command"),
+    };
+    tests.map(trial).into_iter().chain([real]).collect()
 }
 
 fn trifuse(arguments: &[&str]) -> Output {
@@ -106,6 +112,29 @@ fn scored() {
     let page = trifuse(&["eval", "--model", &model, "--adapters", &bundle, "--adapter", "high", "--window", "50", "--windows", "1", &text]);
     let page = String::from_utf8_lossy(&page.stdout).into_owned();
     assert!(page.contains("adapter") && page.contains(" none ") && page.contains(" high ") && !page.contains(" low "), "{page}");
+}
+
+/// The beginning of what the adapters `kjv-…` were trained on.
+const GENESIS: &str = "In the beginning God created the heaven and the earth. And the earth was without form, and void; and darkness was upon the face of the deep. \
+    And the Spirit of God moved upon the face of the waters. And God said, Let there be light: and there was light. And God saw the light, that it was good: and \
+    God divided the light from the darkness. And God called the light Day, and the darkness he called Night. And the evening and the morning were the first day.";
+
+/// An adapter that PEFT trained, and what a bundle keeps of it, against the model alone.
+fn real() {
+    let place = tempfile::tempdir().unwrap();
+    let text = place.path().join("genesis.txt");
+    std::fs::write(&text, GENESIS).unwrap();
+    let data = root().join("tests/data/smollm2");
+    let nats = |adapters: &str| {
+        let (model, adapters) = (weights(), data.join(adapters));
+        let [model, adapters, text] = [&model, &adapters, &text].map(|path| path.to_str().unwrap());
+        let found = ppl(&["eval", "--model", model, "--adapters", adapters, "--adapter", "kjv-r8-common", "--dtype", "f32", "--window", "96", "--json", text]);
+        assert_eq!((found.len(), found[1]["tokens"].as_u64()), (2, Some(95)));
+        [0, 1].map(|row: usize| found[row]["nll"].as_f64().unwrap())
+    };
+    let ([base, exact], [same, kept]) = (nats("kjv-r8-common"), nats("adapters-0.99.s2lc"));
+    assert!((base - same).abs() < 1e-6 && exact < base - 0.1, "{exact} with the adapter, {base} without");
+    assert!((kept - exact).abs() < 0.1 * (base - exact), "{kept} of the bundle, {exact} of the adapter, {base} without");
 }
 
 fn refused() {
