@@ -4,7 +4,7 @@
     scripts/adapter_table.py TRIFUSE MODEL ADAPTERS TEXTS -o FOLDER [--backend cuda] [--windows 12] [--workers 6]
 
 ADAPTERS holds the PEFT folders of scripts/train_smollm2_adapters.py, TEXTS held-out/NAME.txt. Makes FOLDER/SETTING.s2lc by `trifuse compress` with each
-setting, measures by `trifuse eval --adapters` in f32, a run for each setting and text, some at once, and writes FOLDER/adapters.json and
+setting, measures by `trifuse eval --adapters` in f16, a run for each setting and text, some at once, and writes FOLDER/adapters.json and
 FOLDER/adapters.md after every run, so that a machine that goes away leaves what it did. Needs no package.
 """
 
@@ -26,7 +26,7 @@ class Table:
 
     def __init__(self, options, names):
         self.options, self.names, self.lock = options, names, threading.Lock()
-        self.found = {"model": str(options.model), "backend": options.backend, "windows": options.windows, "window": options.window,
+        self.found = {"model": str(options.model), "backend": options.backend, "dtype": options.dtype, "windows": options.windows, "window": options.window,
                       "settings": {}, "base": {}, "perplexity": {setting: {} for setting in SETTINGS}}
 
     def write(self):
@@ -76,7 +76,7 @@ def compress(options, setting, folders):
 def measure(options, table, setting, paths, text, names):
     adapters = [argument for path in paths for argument in ("--adapters", path)]
     asked = [argument for name in names for argument in ("--adapter", name)]
-    told = run([options.trifuse, "--backend", options.backend, "eval", "--model", options.model, *adapters, *asked, "--dtype", "f32",
+    told = run([options.trifuse, "--backend", options.backend, "eval", "--model", options.model, *adapters, *asked, "--dtype", options.dtype,
                 "--window", str(options.window), "--windows", str(options.windows), "--json", options.texts / "held-out" / f"{text}.txt"])
     with table.lock:
         for row in told["ppl"]:
@@ -96,6 +96,7 @@ def main():
     parser.add_argument("texts", type=Path)
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--backend", default="cuda")
+    parser.add_argument("--dtype", default="f16", help="f16 is what adapters are served in on a GPU")
     parser.add_argument("--window", type=int, default=512)
     parser.add_argument("--windows", type=int, default=12)
     parser.add_argument("--workers", type=int, default=6)

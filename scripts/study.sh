@@ -66,7 +66,7 @@ stage warm 60 "$TRIFUSE" --backend "$BACKEND" eval --baseline-model "$model" --d
 others=($!)
 for part in $(seq "${PARTS:-3}"); do
   # shellcheck disable=SC2086 # options are words
-  stage "train$part" 150 "$PYTHON" scripts/train_smollm2_adapters.py "$WORK/hf" "$WORK/texts" -o "$WORK/adapters" --part "$part/${PARTS:-3}" --until 100 ${TRAIN:-} &
+  stage "train$part" 150 "$PYTHON" scripts/train_smollm2_adapters.py "$WORK/hf" "$WORK/texts" -o "$WORK/adapters" --part "$part/${PARTS:-3}" --until 120 ${TRAIN:-} &
   others+=($!)
 done
 if [ "${PARALLEL:-1}" = 1 ]; then
