@@ -59,7 +59,7 @@ impl Visit for Job<'_> {
         let room = args.context.map_or(4096.min(files.config.context), |room| room as usize);
         let dtype = args.writing.dtype(&backend);
         let model = Model::open(Arc::new(backend), files, dtype)?;
-        let mut speaker = args.writing.speaker(model, files, room)?;
+        let mut speaker = args.writing.speaker(model, files, room, output)?;
         let typed = std::io::stdin().is_terminal();
         if typed {
             output.note("A line is a turn. /new begins again, Ctrl-C ends an answer, and then Ctrl-C or Ctrl-D the chat.");
@@ -94,8 +94,8 @@ fn answer<B: Backend>(speaker: &mut Speaker<'_, B>, chat: &mut Vec<Message>, arg
     let files = speaker.files;
     let text = files.template.as_ref().map_or_else(|| Ok(String::new()), |template| template.render(chat, true))?;
     let ids = files.tokenizer.encode(&text, false)?;
-    let room = speaker.context.capacity();
-    if ids.len() > room {
+    let room = speaker.room();
+    if ids.len() >= room {
         chat.pop();
         output.note(format_args!("this turn makes a chat of {} tokens, and there is room for {room}: /new begins again", ids.len()));
         return Ok(());

@@ -7,13 +7,14 @@ use libtest_mimic::Trial;
 use serde_json::Value;
 
 use super::backends::ignored;
-use super::support::{NO_WEIGHTS, weights};
+use super::support::{NO_WEIGHTS, root, weights};
 
 pub fn trials() -> Vec<Trial> {
-    let tests: [(&str, fn()); 4] = [
+    let tests: [(&str, fn()); 5] = [
         ("generate goes on with a text and tells its times", generated),
         ("generate gives a seed's text, and ends before a stop text", drawn),
         ("chat keeps what was said", talked),
+        ("generate answers by an adapter", by_adapter),
         ("generate ends cleanly where it is interrupted", interrupted),
     ];
     let there = weights().is_file();
@@ -75,8 +76,24 @@ fn talked() {
     assert_eq!(output.status.code(), Some(0), "{err}");
     assert!(lines.len() >= 3 && lines[0] == "The capital of France is Paris." && lines[1] == lines[0], "{out}");
     let read: Vec<&str> = err.lines().filter_map(|line| line.split_once(" tokens read").map(|(count, _)| count)).collect();
-    // Nothing of the same chat is read again but its last token; the third turn adds a question alone.
-    assert!(read.len() == 3 && read[0] == "37" && read[1] == "1" && read[2].parse::<u32>().unwrap() < 25, "{err}");
+    // Of what was said nothing is read again but the last page; the third turn adds a question alone.
+    assert!(read.len() == 3 && read[0] == "37" && read[1] == "5" && read[2].parse::<u32>().unwrap() < 41, "{err}");
+}
+
+fn by_adapter() {
+    let data = root().join("tests/data/smollm2");
+    let at = |name: &str| data.join(name).to_str().unwrap().to_owned();
+    let say = |more: &[&str]| trifuse(&[&["generate", "And it came to pass in those days, that", "--max-tokens", "12"], more].concat(), "");
+    let text = |more: &[&str]| texts(&say(more)).0;
+    let (folder, bundle) = (at("kjv-r8-common"), at("adapters-0.99.s2lc"));
+    // One needs no name; of many one is asked for.
+    let (alone, with) = (text(&[]), text(&["--adapters", &folder]));
+    assert!(with != alone && with == text(&["--adapters", &folder, "--adapter", "kjv-r8-common"]), "{with}");
+    assert_eq!(text(&["--adapters", &bundle, "--adapter", "kjv-r8-common"]), with);
+    for (more, part) in [(&["--adapters", &bundle][..], "one of c4-r4-common"), (&["--adapters", &folder, "--adapter", "nobody"], "one of kjv-r8-common")] {
+        let refused = say(more);
+        assert!(refused.status.code() == Some(2) && texts(&refused).1.contains(part), "{}", texts(&refused).1);
+    }
 }
 
 fn interrupted() {

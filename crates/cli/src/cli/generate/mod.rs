@@ -2,22 +2,26 @@
 
 mod speak;
 
+use std::collections::BTreeMap;
 use std::io::{ErrorKind, IsTerminal, Read, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use trifuse::backend::Backend;
 use trifuse::backends::{Choice, Visit};
+use trifuse::llm::engine::{Engine, EngineOptions};
 use trifuse::llm::sample::SamplingParams;
 use trifuse::llm::{Files, Model, Structure, Structures};
 use trifuse::read::read_file;
 use trifuse::{DType, Error, Result};
 
 use super::Outcome;
+use super::adapters::Found;
 use super::escape::escaped;
 use super::interrupt::Interrupt;
 use super::output::{Output, Page, Report};
 use super::values;
+use speak::How;
 pub use speak::{Answer, Finish, Speaker};
 
 /// The longest prompt, in bytes.
@@ -50,6 +54,12 @@ pub struct Writing {
     /// What the draw begins with: the same seed gives the same text
     #[arg(long, default_value_t = 0, value_name = "SEED")]
     seed: u64,
+    /// A bundle of adapters; or adapter folders, as `compress` takes them: [NAME=]DIR (may be given again)
+    #[arg(long, value_name = "PATH")]
+    adapters: Vec<PathBuf>,
+    /// The adapter that answers, by its name; may be left out where there is one
+    #[arg(long, value_name = "NAME", requires = "adapters")]
+    adapter: Option<String>,
     /// A text that ends an answer, and is not shown (may be given again)
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
@@ -82,17 +92,31 @@ impl Writing {
     /// A speaker with room for a text of `room` tokens.
     ///
     /// # Errors
-    /// The errors of [`Speaker::new`].
-    pub fn speaker<'a, B: Backend>(&'a self, model: Model<B>, files: &'a Files, room: usize) -> Result<Speaker<'a, B>> {
+    /// More room than the model was made for; a form that cannot be; adapters of another model, or none of that name; no device memory.
+    pub fn speaker<'a, B: Backend>(&'a self, model: Model<B>, files: &'a Files, room: usize, output: &Output) -> Result<Speaker<'a, B>> {
         let Self { temperature, top_k, top_p, seed, .. } = *self;
         let sampling = SamplingParams { temperature, top_k, top_p, seed, ..SamplingParams::default() };
         let grammar = match self.structure()? {
             Some(structure) => Some(Structures::new(&files.tokenizer, files.config.vocabulary, &files.ends)?.grammar(&structure)?),
             None => None,
         };
-        let mut speaker = Speaker::new(model, files, room, sampling, &self.stop)?;
-        speaker.grammar = grammar;
-        Ok(speaker)
+        let Found { source, refused, notes } = Found::at(&self.adapters, &self.model, &|path, shape| files.config.fits(path, shape))?;
+        notes.into_iter().for_each(|note| output.note(note));
+        let engine = Engine::new(model, EngineOptions::default().with_seats(1).with_context(Some(room)), source)?;
+        let adapter = self.named(engine.adapters().collect(), &refused)?;
+        Ok(Speaker::new(engine, files, How { sampling, grammar, adapter }, &self.stop))
+    }
+
+    /// The adapter that answers, of those that are `known`.
+    fn named(&self, known: Vec<&str>, refused: &BTreeMap<String, String>) -> Result<Option<String>> {
+        let fault = |found: String| Error::invalid("--adapter", format!("one of {}", known.join(", ")), found);
+        match (&self.adapter, known.as_slice()) {
+            (None, []) if self.adapters.is_empty() => Ok(None),
+            (None, [only]) => Ok(Some((*only).to_owned())),
+            (Some(name), known) if known.contains(&name.as_str()) => Ok(Some(name.clone())),
+            (Some(name), _) => Err(fault(refused.get(name).map_or_else(|| format!("{name:?}"), |why| format!("{name:?}, which cannot be used: {why}")))),
+            (None, _) => Err(fault(refused.iter().next().map_or_else(|| "none".into(), |(name, why)| format!("{name:?}, which cannot be used: {why}")))),
+        }
     }
 
     /// The form that answers are to have.
@@ -167,10 +191,10 @@ impl Visit for Job<'_> {
             return Err(Error::invalid("prompt", "a text of at least one token", "none"));
         }
         let most = args.writing.max_tokens as usize;
-        let room = (ids.len() + most).min(files.config.context).max(ids.len());
+        let room = (ids.len() + most).min(files.config.context);
         let dtype = args.writing.dtype(&backend);
         let model = Model::open(Arc::new(backend), files, dtype)?;
-        let mut speaker = args.writing.speaker(model, files, room)?;
+        let mut speaker = args.writing.speaker(model, files, room, output)?;
         let answer = speaker.answer(&ids, most, &interrupt, &mut |part| if output.is_json() { Ok(()) } else { show(part) });
         let answer = match answer {
             Err(error) if went_away(&error) => return Ok(Outcome::Right),

@@ -5,9 +5,11 @@ use std::time::Instant;
 
 use serde::Serialize;
 use trifuse::backend::Backend;
-use trifuse::llm::sample::{History, SamplingParams, choose};
-use trifuse::llm::{Context, Files, Grammar, Model, TextStream};
-use trifuse::{DType, Result};
+use trifuse::llm::engine::{Engine, Output, Request};
+use trifuse::llm::sample::SamplingParams;
+use trifuse::llm::schedule::Finish as Reason;
+use trifuse::llm::{Files, Grammar, TextStream};
+use trifuse::{DType, Error, Result};
 
 use crate::cli::interrupt::Interrupt;
 
@@ -53,82 +55,77 @@ impl Answer {
     }
 }
 
-/// A model, one text, and how tokens are chosen.
+/// A model, and how tokens are chosen. Texts that begin alike share what was computed of them.
 pub struct Speaker<'a, D: Backend> {
-    pub model: Model<D>,
     pub files: &'a Files,
-    pub context: Context<D>,
-    /// The tokens of the text, those that the context holds first.
-    ids: Vec<u32>,
-    sampling: SamplingParams,
+    engine: Engine<D>,
+    how: How,
     stops: &'a [String],
+}
+
+/// How answers are made.
+#[derive(Debug, Default)]
+pub struct How {
+    pub sampling: SamplingParams,
     /// What answers are held to; `None` is any text.
     pub grammar: Option<Arc<dyn Grammar>>,
+    /// The adapter's name; `None` is the model alone.
+    pub adapter: Option<String>,
 }
 
 impl<'a, D: Backend> Speaker<'a, D> {
-    /// A speaker with room for a text of `room` tokens.
-    ///
-    /// # Errors
-    /// More room than the model was made for; no device memory.
-    pub fn new(mut model: Model<D>, files: &'a Files, room: usize, sampling: SamplingParams, stops: &'a [String]) -> Result<Self> {
-        let context = model.context(room)?;
-        Ok(Self { model, files, context, ids: Vec::new(), sampling, stops, grammar: None })
+    /// A speaker that answers by an engine of the model.
+    pub fn new(engine: Engine<D>, files: &'a Files, how: How, stops: &'a [String]) -> Self {
+        Self { files, engine, how, stops }
     }
 
-    /// Goes on from `prompt`, the whole text so far, with up to `most` tokens. What the text has in common with the one before is not
-    /// computed again. `show` is given the text as it comes.
+    /// Tokens that there is room for.
+    pub fn room(&self) -> usize {
+        self.engine.context()
+    }
+
+    /// Goes on from `prompt`, the whole text so far, with up to `most` tokens. `show` is given the text as it comes.
     ///
     /// # Errors
-    /// An empty prompt; one that is longer than there is room for; a device that fails; whatever `show` fails with.
+    /// An empty prompt; one that leaves no room; a device that fails; whatever `show` fails with.
     pub fn answer(&mut self, prompt: &[u32], most: usize, interrupt: &Interrupt, show: &mut dyn FnMut(&str) -> Result<()>) -> Result<Answer> {
-        let common = self.ids.iter().zip(prompt).take_while(|(a, b)| a == b).count().min(self.context.len()).min(prompt.len().saturating_sub(1));
-        self.context.truncate(common);
         let started = Instant::now();
-        let mut logits = self.model.run(&mut self.context, &prompt[common..], 1)?;
-        self.ids = prompt.to_vec();
+        let How { sampling, grammar, adapter } = &self.how;
+        let asked = Request::new(prompt.to_vec(), most).with_sampling(sampling.clone()).with_stop(self.files.ends.clone());
+        let request = self.engine.submit(asked.with_grammar(grammar.clone()).with_adapter(adapter.clone()))?;
         let mut stream = TextStream::new(self.stops)?;
-        let mut rule = self.grammar.as_ref().map(|grammar| grammar.begin()).transpose()?;
-        let mut mask = vec![0; logits.len().div_ceil(32)];
-        let (mut text, mut tokens, mut first) = (String::new(), 0, None);
+        let (mut text, mut tokens, mut first, mut outputs) = (String::new(), 0_usize, None, Vec::new());
         let mut tell = |part: String, text: &mut String| {
             text.push_str(&part);
             if part.is_empty() { Ok(()) } else { show(&part) }
         };
-        let finish = loop {
-            if tokens >= most {
-                break Finish::Length;
-            }
-            let (prompt, answer) = self.ids.split_at(prompt.len());
-            let allowed = match &mut rule {
-                Some(rule) => {
-                    mask.fill(0);
-                    rule.allow(&mut mask)?;
-                    Some(mask.as_slice())
+        let (finish, cached) = loop {
+            self.engine.step(0, &mut outputs)?;
+            let mut ended = None;
+            for output in outputs.drain(..) {
+                match output {
+                    Output::Token { choice, .. } => {
+                        first.get_or_insert_with(|| started.elapsed());
+                        tokens += 1;
+                        if !self.files.ends.contains(&choice.token) {
+                            tell(stream.push(&self.files.tokenizer, choice.token)?, &mut text)?;
+                        }
+                    }
+                    Output::Ended { error: Some(error), .. } => return Err(Error::invalid("answer", "one that can be computed", error)),
+                    Output::Ended { finished, error: None } => ended = Some(finished),
+                    Output::Prompt { .. } => {}
                 }
-                None => None,
-            };
-            let id = choose(&logits, &self.sampling, History { prompt, answer }, allowed)?;
-            if let Some(rule) = &mut rule {
-                rule.push(id)?;
             }
-            first.get_or_insert_with(|| started.elapsed());
-            tokens += 1;
-            if self.files.ends.contains(&id) {
-                break Finish::Stop;
+            let early =
+                if stream.stopped() { Some((Finish::Stop, Reason::Stop)) } else { interrupt.asked().then_some((Finish::Interrupted, Reason::Cancelled)) };
+            match (ended, early) {
+                (Some(finished), early) => {
+                    let late = if finished.reason == Reason::Stop { Finish::Stop } else { Finish::Length };
+                    break (early.map_or(late, |(finish, _)| if stream.stopped() { finish } else { late }), finished.cached);
+                }
+                (None, Some((finish, reason))) => break (finish, self.engine.finish(request, reason)?.map_or(0, |finished| finished.cached)),
+                (None, None) => {}
             }
-            tell(stream.push(&self.files.tokenizer, id)?, &mut text)?;
-            self.ids.push(id);
-            if stream.stopped() {
-                break Finish::Stop;
-            }
-            if interrupt.asked() {
-                break Finish::Interrupted;
-            }
-            if tokens >= most || self.context.len() >= self.context.capacity() {
-                break Finish::Length;
-            }
-            logits = self.model.run(&mut self.context, &[id], 1)?;
         };
         let all = started.elapsed();
         tell(stream.finish(&self.files.tokenizer)?, &mut text)?;
@@ -137,12 +134,12 @@ impl<'a, D: Backend> Speaker<'a, D> {
         Ok(Answer {
             text,
             finish,
-            prompt_tokens: prompt.len() - common,
+            prompt_tokens: prompt.len().saturating_sub(cached),
             tokens,
             first_token_seconds: first.as_secs_f64(),
             tokens_per_second: (later > 0).then(|| later as f64 / (all - first).as_secs_f64()),
             backend: D::NAME,
-            dtype: self.model.dtype(),
+            dtype: self.engine.model().dtype(),
         })
     }
 }
