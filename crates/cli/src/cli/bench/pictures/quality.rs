@@ -22,7 +22,7 @@ pub fn picture(reports: &[Evaluated]) -> Result<Option<String>> {
     let (columns, rows) = (2, panels.len().div_ceil(2));
     let width = 60 + 480 * columns;
     let beside = (width - 20) / ENTRY.0;
-    let above = (models.len() as i32).div_ceil(beside) * ENTRY.1;
+    let above = models.len().div_ceil(beside as usize) as i32 * ENTRY.1;
     let below = format!("{}; bars: intervals of 95 %; lower and further to the left is better", report.backend);
     sheet((width as u32, (90 + above) as u32 + 300 * rows as u32), "Perplexity against time", &below, |area| {
         let (top, rest) = area.split_vertically(above);
