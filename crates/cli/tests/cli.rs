@@ -16,6 +16,9 @@ mod demo;
 mod documented;
 #[path = "cli/hostile.rs"]
 mod hostile;
+#[cfg(unix)]
+#[path = "cli/hunt.rs"]
+mod hunt;
 #[path = "cli/inspect.rs"]
 mod inspect;
 #[path = "cli/kernels.rs"]
@@ -27,6 +30,8 @@ mod load;
 mod operations;
 #[cfg(all(unix, feature = "serve"))]
 mod served;
+#[path = "cli/shrunk.rs"]
+mod shrunk;
 #[path = "cli/support.rs"]
 mod support;
 #[path = "cli/verify.rs"]

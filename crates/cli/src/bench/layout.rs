@@ -1,11 +1,11 @@
 //! How the blocks of a sparse pattern lie.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use trifuse_testkit::cases::Draw;
 
 /// Where the blocks of a row stand, and how many it has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Layout {
     /// Anywhere, as many in each row as in the next, but for one.

@@ -1,11 +1,11 @@
 //! How a product's operands lie in memory, where the length of a row is odd.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use trifuse::ops::Linear;
 
 /// Where the rows of a product's operands start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Padding {
     /// All packed: rows of an odd length start anywhere, and what a kernel cannot read so is copied in each call.

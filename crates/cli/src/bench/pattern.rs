@@ -1,6 +1,6 @@
 //! The blocks of a block-sparse attention that are there.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::layout::Layout;
 use trifuse::error::Result;
@@ -10,7 +10,7 @@ use trifuse::ops::index::{BlockMap, BlockMask, BlockShape, HostIndex, MapShape};
 use trifuse_testkit::cases::Draw;
 
 /// A pattern of blocks, the same for all heads; the diagonal is always there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Blocks {
     /// Queries and keys of a block.
     pub size: u32,

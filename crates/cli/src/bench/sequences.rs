@@ -1,13 +1,13 @@
 //! Sequences of their own lengths, as a server has them in one launch.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use trifuse::error::Result;
 use trifuse::ops::index::{PageShape, Varlen};
 use trifuse_testkit::cases::Draw;
 
 /// What a prompt is taken in, where keys lie in pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Chunk {
     /// Queries of each sequence: its last ones.
     pub queries: u64,
@@ -16,7 +16,7 @@ pub struct Chunk {
 }
 
 /// All sequences of a launch.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sequences {
     /// Keys of each.
     pub lengths: Vec<u64>,

@@ -1,14 +1,16 @@
 //! What is measured: an operation's sizes, in words that a report and a peer's program understand.
 
+mod layers;
 mod point;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 pub use super::padding::Padding;
 use super::pattern::{Blocks, Pattern};
 use super::projection::sizes::Sizes as ProjectionSizes;
 use super::schedule::Schedule;
 use super::sequences::Sequences;
+use layers::in_a_row;
 pub use point::Point;
 use trifuse::dtype::DType;
 use trifuse::error::Result;
@@ -17,7 +19,7 @@ use trifuse::ops::{Activation, FusedMlp};
 use trifuse_testkit::cases::Draw;
 
 /// A list of shapes with one subject.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Suite {
     /// Attention: prefill, decode, block-sparse.
@@ -93,7 +95,7 @@ impl Suite {
 }
 
 /// The sizes of one measurement, in elements.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "op")]
 pub enum Shape {
     /// `[tokens, d_in] · [d_out, d_in]ᵀ`.
@@ -107,10 +109,10 @@ pub enum Shape {
         /// The adapters on top, of `d_in = d_out`, where there are any.
         delta: Option<Delta>,
         /// Which operands' rows start on multiples of 16 bytes whatever their length.
-        #[serde(skip_serializing_if = "Padding::is_none")]
+        #[serde(default, skip_serializing_if = "Padding::is_none")]
         padding: Padding,
         /// How many in a row, each on what the one before wrote and with weights of its own: as a model runs them.
-        #[serde(skip_serializing_if = "is_one")]
+        #[serde(default = "layers::one", skip_serializing_if = "layers::is_one")]
         layers: u64,
     },
     /// Two products with a GELU (tanh form) and both biases, or gated.
@@ -122,10 +124,10 @@ pub enum Shape {
         /// Columns of the intermediate.
         d_ff: u64,
         /// SwiGLU without biases, as Llama has it.
-        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         gated: bool,
         /// How many in a row, each on what the one before wrote and with weights of its own: as a model runs them.
-        #[serde(skip_serializing_if = "is_one")]
+        #[serde(default = "layers::one", skip_serializing_if = "layers::is_one")]
         layers: u64,
     },
     /// Packed `[batch, tokens, heads, head_dim]`.
@@ -147,7 +149,7 @@ pub enum Shape {
         /// The blocks that are there, where not all are.
         blocks: Option<Blocks>,
         /// How many times in a row, each over operands of its own: a model decodes one layer after another.
-        #[serde(skip_serializing_if = "is_one")]
+        #[serde(default = "layers::one", skip_serializing_if = "layers::is_one")]
         layers: u64,
     },
     /// One token of each sequence appended to a cache in pages, and attention over it.
@@ -253,6 +255,7 @@ pub enum Shape {
     /// Projections of one x in one launch, each of adapters of its own in S2LC's form, whose columns of y need not be as many as those of x.
     Projection(ProjectionSizes),
     /// A transformer layer, all of its operations.
+    #[serde(skip_deserializing)]
     Layer {
         /// The model that it is of, where it is one with a name.
         model: Option<Model>,
@@ -281,7 +284,7 @@ pub enum Shape {
 }
 
 /// Where adapters are held between the runs that use them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Held {
     /// On the device, all of them.
@@ -294,7 +297,7 @@ pub enum Held {
 }
 
 /// Compressed adapters on top of a linear operation, in S2LC's form; token `t` is on adapter `t mod adapters`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delta {
     /// How many.
     pub adapters: u32,
@@ -380,17 +383,6 @@ impl Shape {
         let Self::Attention { q_len, kv_len, blocks: Some(blocks), .. } = self else { return Ok(None) };
         Pattern::draw(*blocks, [*q_len, *kv_len], &mut Draw::seeded(&self.name())).map(Some)
     }
-}
-
-/// What follows a name where there are more than one.
-fn in_a_row(layers: u64) -> String {
-    if is_one(&layers) { String::new() } else { format!(", {layers} layers") }
-}
-
-/// What a report leaves out.
-#[allow(clippy::trivially_copy_pass_by_ref)] // serde's signature
-fn is_one(layers: &u64) -> bool {
-    *layers == 1
 }
 
 /// The fused MLP of a shape.

@@ -42,7 +42,7 @@ pub struct Stored {
 /// Times in seconds, up to the age of a machine; one run may be shorter than a tick of the clock.
 const SECONDS: RangeInclusive<f64> = 0.0..=1e9;
 /// What runs take in the middle.
-const MEDIANS: RangeInclusive<f64> = 1e-12..=1e9;
+pub(super) const MEDIANS: RangeInclusive<f64> = 1e-12..=1e9;
 /// Operations or bytes a second of a device.
 const RATES: RangeInclusive<f64> = 1.0..=1e24;
 /// Operations or bytes, and what a shape takes of them a second; none of a launch that does nothing.

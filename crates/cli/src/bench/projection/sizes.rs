@@ -1,12 +1,12 @@
 //! The sizes of projections of one x in one launch.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use trifuse::error::{Error, Result};
 use trifuse::ops::CodeWidth;
 
 /// The sizes of a launch. Token `t` is on adapter `t mod adapters`, or the tokens of an adapter are neighbours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sizes {
     /// Rows of x.
     pub tokens: u64,

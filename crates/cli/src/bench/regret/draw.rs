@@ -19,7 +19,7 @@ const HEADS: [u64; 6] = [32, 64, 80, 96, 128, 256];
 
 /// Operations and bytes of a shape, at most, and the greatest of its lengths.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
+pub(in crate::bench) struct Limits {
     pub flops: f64,
     pub bytes: f64,
     pub length: u64,
@@ -27,14 +27,14 @@ pub(super) struct Limits {
 
 impl Limits {
     /// On a GPU about 2 ms of a large one's matrix units, and 4 GB; on a processor what tests have time for.
-    pub(super) const fn of(kind: Kind) -> Self {
+    pub(in crate::bench) const fn of(kind: Kind) -> Self {
         match kind {
             Kind::Cpu => Self { flops: 2e7, bytes: 16e6, length: 256 },
             _ => Self { flops: 1.2e12, bytes: 4e9, length: 16_384 },
         }
     }
 
-    const fn hold(self, [flops, bytes]: [f64; 2]) -> bool {
+    pub const fn hold(self, [flops, bytes]: [f64; 2]) -> bool {
         flops <= self.flops && bytes <= self.bytes
     }
 }
@@ -45,7 +45,7 @@ pub const fn draws(suite: Suite) -> bool {
 }
 
 /// Shape `number` of those that `seed` gives for a suite: the same whatever how many are drawn.
-pub(super) fn point(suite: Suite, dtype: DType, kind: Kind, seed: u64, number: u64) -> Point {
+pub(in crate::bench) fn point(suite: Suite, dtype: DType, kind: Kind, seed: u64, number: u64) -> Point {
     let (mut draw, limits) = (Random(Draw::seeded(&format!("regret {} {dtype} {seed} {number}", suite.name()))), Limits::of(kind));
     let mut one = || match suite {
         Suite::Mlp => draw.mlp(limits),
@@ -65,7 +65,7 @@ pub(super) fn point(suite: Suite, dtype: DType, kind: Kind, seed: u64, number: u
 }
 
 /// Operations, and bytes of all operands: what bounds a draw, and no measure of a rate.
-pub(super) fn work(shape: &Shape, dtype: DType) -> [f64; 2] {
+pub(in crate::bench) fn work(shape: &Shape, dtype: DType) -> [f64; 2] {
     let size = dtype.size() as f64;
     let [flops, elements] = match *shape {
         Shape::Linear { tokens, d_out, d_in, .. } => product([tokens, d_out, d_in].map(|side| side as f64)),
@@ -107,32 +107,32 @@ fn attention([batch, heads, kv_heads, q_len, kv_len, head_dim]: [f64; 6]) -> [f6
 }
 
 /// What shapes are drawn with.
-struct Random(Draw);
+pub(in crate::bench) struct Random(pub Draw);
 
 impl Random {
     /// A number from 0 to 1.
-    fn share(&mut self) -> f64 {
+    pub fn share(&mut self) -> f64 {
         f64::from(self.0.word()) / f64::from(u32::MAX)
     }
 
     /// Whether something happens that does so in `percent` of a hundred.
-    fn happens(&mut self, percent: u32) -> bool {
+    pub fn happens(&mut self, percent: u32) -> bool {
         self.0.below(100) < percent
     }
 
     /// One of several, each as likely.
-    fn one<T: Copy>(&mut self, of: &[T]) -> T {
+    pub fn one<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.0.below(of.len() as u32) as usize]
     }
 
     /// A whole number of that range whose logarithm is uniform.
-    fn log(&mut self, least: u64, most: u64) -> u64 {
+    pub fn log(&mut self, least: u64, most: u64) -> u64 {
         let (low, high) = (least as f64, most.max(least) as f64);
         ((low * (high / low).powf(self.share())).round() as u64).clamp(least, most.max(least))
     }
 
     /// Columns: a model's, or whole multiples of 128, 64 or 8, or any.
-    fn columns(&mut self, most: u64) -> u64 {
+    pub fn columns(&mut self, most: u64) -> u64 {
         if self.happens(35) {
             let of: Vec<u64> = MODELS.into_iter().filter(|&columns| columns <= most).collect();
             if !of.is_empty() {

@@ -1,8 +1,8 @@
 //! How much slower what a backend chooses is than the fastest that can compute the same, over random shapes of an operation: each of them is
 //! run in every configuration, and times of all are told, so that the rules of choice can be fitted to them.
 
-mod draw;
-mod race;
+pub(super) mod draw;
+pub(super) mod race;
 mod told;
 
 use std::ops::ControlFlow;

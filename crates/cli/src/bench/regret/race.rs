@@ -71,7 +71,7 @@ pub struct Raced {
 }
 
 /// Races a shape.
-pub(super) struct Race<'a, D: Backend> {
+pub(in crate::bench) struct Race<'a, D: Backend> {
     pub flush: &'a Flush<D>,
     pub dtype: DType,
 }
@@ -193,7 +193,7 @@ impl<D: Backend> Race<'_, D> {
 }
 
 /// A variant and its configuration, as `--variant` takes them.
-fn named(variant: &str, config: Option<String>) -> String {
+pub(in crate::bench) fn named(variant: &str, config: Option<String>) -> String {
     config.map_or_else(|| variant.to_owned(), |config| format!("{variant}:{config}"))
 }
 

@@ -1,12 +1,12 @@
 //! A shape to be measured, of a suite, in a type.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Shape, Suite};
 use trifuse::dtype::DType;
 
 /// One line of a suite.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Point {
     /// The suite.
     pub suite: Suite,

@@ -1,10 +1,12 @@
 //! `bench`: one suite of shapes on one backend, and what is made of its reports.
 
 mod compare;
+mod hunt;
 mod list;
 mod pages;
 pub(super) mod pictures;
 mod regret;
+mod shrink;
 mod suite;
 
 use trifuse::Result;
@@ -28,6 +30,10 @@ pub struct Args {
 enum Command {
     /// Hold a second report against a first: which shapes became slower, and whether that can be chance
     Compare(compare::Args),
+    /// Look for shapes on which ours is slower than another, or than its cost foretells, until a budget of time is spent
+    Hunt(hunt::Args),
+    /// Draw what shrinking a language model costs and saves: perplexity against time, and time by rank
+    Shrink(shrink::Args),
     /// Make tables and pictures of reports
     Report(pages::Args),
 }
@@ -37,6 +43,8 @@ pub fn run(args: &Args, choice: &Choice, output: &Output) -> Result<Outcome> {
     match &args.command {
         None => suite::run(&args.suite, choice, output),
         Some(Command::Compare(args)) => compare::run(args, output),
+        Some(Command::Hunt(args)) => hunt::run(args, choice, output),
+        Some(Command::Shrink(args)) => shrink::run(args, output),
         Some(Command::Report(args)) => pages::run(args, output),
     }
 }

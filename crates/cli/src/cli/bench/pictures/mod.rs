@@ -4,6 +4,8 @@ mod align;
 mod density;
 mod latency;
 mod length;
+pub mod quality;
+pub mod rank;
 mod roofline;
 pub mod sheet;
 
