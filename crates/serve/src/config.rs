@@ -47,7 +47,7 @@ pub struct Limits {
     pub idle: Duration,
     /// The most time in which a caller takes nothing of an answer.
     pub stalled: Duration,
-    /// How long the device may work on one batch until `/health` says that it hangs.
+    /// How long a device may work on one batch until it is given up, where another works, or until `/health` says that it hangs.
     pub hang: Duration,
     /// The most connections at once; more wait to be accepted.
     pub connections: usize,

@@ -15,6 +15,7 @@ use crate::queueing::ledger::Ledger;
 use crate::queueing::queues::Tenant;
 use crate::queueing::registry::Lease;
 use crate::queueing::ticket::{self, Failure, Ticket, Waiter};
+use crate::replica::Replica;
 
 /// The most tokens that wait for a caller who is slow to take them.
 const CAPACITY: usize = 64;
@@ -105,9 +106,19 @@ pub trait Generate: Send + Sync {
         Ok(())
     }
 
-    /// How long the step that runs has been under way.
+    /// How long the step that runs has been under way; of several devices all have to be at one, and the one that began last counts.
     fn running(&self) -> Option<Duration> {
         None
+    }
+
+    /// The devices that it runs on, where it tells of them.
+    fn replicas(&self) -> Vec<Arc<Replica>> {
+        Vec::new()
+    }
+
+    /// Gives up each device that has been at one step for longer than `most`, as long as another works.
+    fn watch(&self, most: Duration) {
+        let _ = most;
     }
 }
 

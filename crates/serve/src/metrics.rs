@@ -12,10 +12,14 @@ use prometheus_client::registry::Registry;
 use trifuse::{Error, Result};
 
 use crate::queueing::ledger::{Ledger, Outcome};
+use crate::replica::Replica;
 
+mod devices;
 mod histogram;
 mod models;
 
+pub use devices::Device;
+use devices::Devices;
 pub use histogram::Histogram;
 use models::Models;
 
@@ -34,6 +38,7 @@ pub struct Metrics {
     took: Family<Labels, Histogram, fn() -> Histogram>,
     /// Requests by the model or adapter that they name.
     pub models: Models,
+    devices: Devices,
     /// The time that a sentence waits for the device.
     pub waited: Histogram,
     /// The time of a batch on the device.
@@ -87,6 +92,8 @@ impl Metrics {
         registry.register("trifuse_request_seconds", "Time from the header of a request to the start of its answer, by route", took.clone());
         let models = Models::default();
         registry.register_collector(Box::new(models.clone()));
+        let devices = Devices::default();
+        registry.register_collector(Box::new(devices.clone()));
         let mut histogram = |name: &str, help: &str, bounds: &'static [f64]| {
             let histogram = Histogram::new(bounds);
             registry.register(name, help, histogram.clone());
@@ -114,6 +121,7 @@ impl Metrics {
             refusals,
             took,
             models,
+            devices,
             waited,
             computed,
             batch,
@@ -163,6 +171,16 @@ impl Metrics {
     pub fn tokens(&self, prompt: usize, generated: usize) {
         self.prompt_tokens.inc_by(prompt as u64);
         self.generated_tokens.inc_by(generated as u64);
+    }
+
+    /// Tells of the devices of a model from here on.
+    pub fn tell_of(&self, model: &str, replicas: &[Arc<Replica>]) {
+        self.devices.add(model, replicas);
+    }
+
+    /// The devices of all models.
+    pub fn devices(&self) -> Vec<Device> {
+        self.devices.list()
     }
 
     /// Everything as text.

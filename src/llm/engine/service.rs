@@ -48,6 +48,8 @@ struct State {
     lost: AtomicBool,
     /// When the present step began, in milliseconds since the start and one more; 0 between steps.
     began: AtomicU64,
+    /// The bits of the part of the pages of K and V that requests held after the last step.
+    cache: AtomicU64,
 }
 
 /// A thread that runs an engine. Dropping it gives up what runs.
@@ -153,6 +155,11 @@ impl Service {
         Some(self.started.elapsed().saturating_sub(Duration::from_millis(began)))
     }
 
+    /// The part of the pages of K and V that requests held after the last step, from 0 to 1. It waits for nothing.
+    pub fn cache_use(&self) -> f64 {
+        f64::from_bits(self.state.cache.load(Ordering::Relaxed))
+    }
+
     /// Sends a command that is answered.
     fn ask<A>(&self, command: impl FnOnce(Sender<A>) -> Command) -> Result<A> {
         let (sender, answer) = channel();
@@ -227,6 +234,8 @@ impl<D: Backend> Running<D> {
             self.state.began.store(now + 1, Ordering::Release);
             let stepped = self.engine.step(now, &mut outputs);
             self.state.began.store(0, Ordering::Release);
+            let Usage { used_pages, free_pages, .. } = self.engine.usage();
+            self.state.cache.store((used_pages as f64 / (used_pages + free_pages).max(1) as f64).to_bits(), Ordering::Relaxed);
             let (idle, lost) = (matches!(stepped, Ok(false)), matches!(stepped, Err(Error::Device { .. })));
             if lost {
                 self.state.lost.store(true, Ordering::Release);

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use trifuse::backends::{Choice, NAMES};
 use trifuse::ops::layer::Model;
-use trifuse::{DType, Error};
+use trifuse::{DType, Error, Result};
 
 /// Any text, of which some is listed.
 #[derive(Clone)]
@@ -31,8 +31,45 @@ where
     Listed(values).try_map(|text| text.parse::<T>())
 }
 
-/// A backend by its name; the number of a device may follow, which no list can show.
-pub fn backend() -> impl TypedValueParser<Value = Choice> {
+/// Where to run: one device, or several of one backend, with commas between them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Devices(Vec<Choice>);
+
+impl FromStr for Devices {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let choices = text.split(',').map(str::parse).collect::<Result<Vec<Choice>>>()?;
+        let backend = |choice: &Choice| if let Choice::Named(name, _) = choice { Some(*name) } else { None };
+        let same = choices.iter().all(|choice| backend(choice).is_some() && choices.first().map(backend) == Some(backend(choice)));
+        match choices.len() == 1 || same {
+            true => Ok(Self(choices)),
+            // Answers are to be the same whichever device gives them.
+            false => Err(Error::invalid("backend", "several devices of one backend, as cuda:0,cuda:1", format!("{text:?}"))),
+        }
+    }
+}
+
+impl Devices {
+    /// All of them, of which there is at least one.
+    pub fn all(&self) -> &[Choice] {
+        &self.0
+    }
+
+    /// The only one.
+    ///
+    /// # Errors
+    /// There are several.
+    pub fn only(&self) -> Result<&Choice> {
+        match self.0.as_slice() {
+            [only] => Ok(only),
+            several => Err(Error::invalid("--backend", "one device, as only serve takes several", several.len())),
+        }
+    }
+}
+
+/// Devices by the name of their backend; their numbers may follow, which no list can show.
+pub fn backend() -> impl TypedValueParser<Value = Devices> {
     listed([&["auto"], NAMES].concat())
 }
 

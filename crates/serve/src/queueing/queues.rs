@@ -159,6 +159,13 @@ impl<T> Queues<T> {
         self.cost = self.cost.saturating_add(cost);
     }
 
+    /// Puts an item that had its turn back, before all others of its tenant's and adapter's lane.
+    pub fn push_front(&mut self, tenant: Tenant, adapter: u64, cost: u64, item: T) {
+        self.tenants.lane(tenant.number, tenant.share.into(), cost).lane(adapter, 1, cost).0.push_front((cost, item));
+        self.len += 1;
+        self.cost = self.cost.saturating_add(cost);
+    }
+
     /// The cost of the item that is next.
     pub fn next_cost(&mut self) -> Option<u64> {
         self.tenants.next_cost()

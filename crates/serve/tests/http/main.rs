@@ -8,6 +8,8 @@ mod embeddings;
 mod faults;
 mod limits;
 mod page;
+mod replicas;
+mod replicas_writing;
 mod routes;
 mod shapes;
 mod speaking;

@@ -24,6 +24,7 @@ use super::Outcome;
 use super::adapters::Adapters;
 use super::interrupt::Interrupt;
 use super::output::{Output, Page, Report};
+use super::values::Devices;
 pub use args::Args;
 use contents::{about, generations};
 
@@ -45,7 +46,7 @@ struct Served {
 }
 
 /// Serves until a signal comes, and then until what is under way has ended.
-pub fn run(args: &Args, backend: &Choice, output: &Output) -> Result<Outcome> {
+pub fn run(args: &Args, devices: &Devices, output: &Output) -> Result<Outcome> {
     let interrupt = Interrupt::listen()?;
     let mut config = Config::new(args.listen);
     config.keys = args.api_key_file.as_deref().map(Keys::open).transpose()?.unwrap_or_default();
@@ -61,21 +62,27 @@ pub fn run(args: &Args, backend: &Choice, output: &Output) -> Result<Outcome> {
     if let Some(model) = &args.model {
         let name = args.name.clone().map_or_else(|| name_of(model), Ok)?;
         if speech::is_speaker(model)? {
-            let speaker = backend.open(speech::Open { args, model, name: &name, notes: &notes })?;
-            models.generator = Some(Arc::new(speaker));
+            models.generator = Some(Arc::new(speech::open(args, devices, model, &name, &notes)?));
         } else {
-            let (model, adapters, notes) = (model.clone(), args.adapters.clone(), notes.clone());
             let room = args.adapter_root.as_ref().map(|_| args.adapter_room);
-            let job = Open { model, adapters, room, dtype: args.dtype, batch_tokens: args.batch_tokens, notes };
-            let backend = backend.clone();
-            models.embeddings = Some(EmbeddingModel { name: name.clone(), open: Box::new(move || backend.open(job)) });
+            let open = |device: &Choice| {
+                let (model, adapters, notes) = (model.clone(), args.adapters.clone(), notes.clone());
+                let job = Open { model, adapters, room, dtype: args.dtype, batch_tokens: args.batch_tokens, notes };
+                let own = device.clone();
+                let open: trifuse_serve::Open = Box::new(move || own.open(job));
+                Ok((device_name(device)?, open))
+            };
+            let devices = devices.all().iter().map(open).collect::<Result<Vec<_>>>()?;
+            models.embeddings = Some(EmbeddingModel { name: name.clone(), devices });
         }
         names.push(name);
     }
     if args.operations {
-        let backend = backend.clone();
-        let open = Box::new(move || backend.open(OpenOperations { notes }));
-        models.operations = Some(OperationsModel { open, region_bytes: args.region_bytes });
+        // Regions lie on one device, so that operations have the first alone.
+        let first = devices.all().first().cloned().unwrap_or(Choice::Auto);
+        let device = device_name(&first)?;
+        let open = Box::new(move || first.open(OpenOperations { notes }));
+        models.operations = Some(OperationsModel { device, open, region_bytes: args.region_bytes });
         names.push("op.attention".into());
     }
     let name = names.join(", ");
@@ -99,6 +106,11 @@ pub fn run(args: &Args, backend: &Choice, output: &Output) -> Result<Outcome> {
     }
     output.report(&served)?;
     Ok(Outcome::Right)
+}
+
+/// The name of a device, as `--backend` takes it.
+fn device_name(device: &Choice) -> Result<String> {
+    device.resolve().map(|(backend, number, _)| format!("{backend}:{number}"))
 }
 
 /// The name by which a model is asked for: `organisation/name` as it is, of a folder its last part.
