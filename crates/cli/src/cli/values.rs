@@ -82,3 +82,19 @@ pub fn dtype() -> impl TypedValueParser<Value = DType> {
 pub fn model() -> impl TypedValueParser<Value = Model> {
     listed(Model::ALL.map(Model::name).to_vec())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_devices_are_of_one_backend_and_not_for_every_command() {
+        let devices = |text: &str| text.parse::<Devices>();
+        assert_eq!(devices("wgpu:1").unwrap().only().unwrap(), &Choice::Named("wgpu", 1));
+        assert_eq!(devices("auto").unwrap().only().unwrap(), &Choice::Auto);
+        let two = devices("cuda:0,cuda:3").unwrap();
+        assert_eq!(two.all(), [Choice::Named("cuda", 0), Choice::Named("cuda", 3)]);
+        assert!(two.only().unwrap_err().to_string().contains("only serve takes several"));
+        assert!(["cuda:0,wgpu:0", "auto,auto", "cpu,", ",", "cpu:0,nothing"].into_iter().all(|text| devices(text).is_err()));
+    }
+}

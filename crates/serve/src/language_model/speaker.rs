@@ -245,7 +245,11 @@ impl Speaker {
         };
         lost.handed_on(1);
         self.engines.leave(answer.engine);
-        (answer.engine, answer.call) = (engine, None);
+        if let Some(call) = answer.call.take() {
+            // One that hangs may go on some day, and is to do nothing for nobody.
+            drop(self.engines.all()[answer.engine].service.cancel(call));
+        }
+        answer.engine = engine;
         submit(&self.engines, Link { key, engine }, request, &heard);
     }
 
