@@ -58,6 +58,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("shm", &["error"]),
     ("stats", &[]),
     ("generate", &["error", "llm", "keeper", "line", "queueing", "replica"]),
+    ("turns", &["error", "llm", "generate", "keeper", "line", "queueing", "replica"]),
     ("language_model", &["error", "backend", "adapters", "llm", "generate", "keeper", "line", "queueing", "replica"]),
     (
         "http",
@@ -81,7 +82,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "stats",
         ],
     ),
-    ("server", &["error", "config", "embedder", "embeddings", "generate", "http", "kserve", "metrics", "operations", "queueing"]),
+    ("server", &["error", "config", "embedder", "embeddings", "generate", "http", "kserve", "metrics", "operations", "queueing", "turns"]),
     // Of the command.
     ("verify", &["error", "dtype", "device", "ops", "backend", "safetensors_file", "session", "oracle", "cases", "tolerance", "conformance", "adapters"]),
 ];

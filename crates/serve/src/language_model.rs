@@ -12,7 +12,7 @@ use trifuse::llm::engine::Request;
 use trifuse::llm::{ChatTemplate, Grammar, Message, Structure, Structures, Tokenizer};
 use trifuse::{Error, Result};
 
-use crate::generate::{Accept, Generate, Prompt};
+use crate::generate::{Accept, Generate, NotLetIn, Prompt};
 use crate::keeper::{Keeper, Names};
 use crate::line::Closed;
 use crate::queueing::admit::Refused;
@@ -23,7 +23,7 @@ pub use engines::EngineOn;
 use engines::{EngineHolder, Engines};
 use speaker::{Again, Begun, Heard, Link, Speaker, submit};
 
-/// The most answers under way, those that wait among them.
+/// The most answers under way, unless there are more seats.
 const MOST: usize = 1024;
 /// After what time a caller who was refused may ask again.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -130,17 +130,17 @@ impl Generate for LanguageModel {
         }
     }
 
-    fn submit(&self, prompt: Prompt, accept: Accept) -> Result<(), Closed> {
+    fn submit(&self, prompt: Prompt, accept: Accept) -> Result<(), Box<NotLetIn>> {
         if self.closed.load(Ordering::Relaxed) {
-            return Err(Closed::For(Failure::Draining));
+            return Err(accept.refuse(Closed::For(Failure::Draining)));
         }
-        if self.open.fetch_add(1, Ordering::Relaxed) >= MOST {
+        if self.open.fetch_add(1, Ordering::Relaxed) >= MOST.max(self.seats()) {
             self.open.fetch_sub(1, Ordering::Relaxed);
-            return Err(Closed::Busy(Refused { retry_after: AGAIN }));
+            return Err(accept.refuse(Closed::Busy(Refused { retry_after: AGAIN })));
         }
         let Some(engine) = self.engines.take() else {
             self.open.fetch_sub(1, Ordering::Relaxed);
-            return Err(Closed::For(Failure::DeviceLost));
+            return Err(accept.refuse(Closed::For(Failure::DeviceLost)));
         };
         let from = Link { key: self.next.fetch_add(1, Ordering::Relaxed), engine };
         let Prompt { ids, max_tokens, params, prompt_logprobs, adapter, grammar, tenant: _, timeout } = prompt;
@@ -155,6 +155,14 @@ impl Generate for LanguageModel {
         drop(self.heard.send(Heard::Begun { from, begun }));
         submit(&self.engines, from, request, &self.heard);
         Ok(())
+    }
+
+    fn seats(&self) -> usize {
+        self.engines.seats()
+    }
+
+    fn cache_use(&self) -> Option<f64> {
+        self.engines.cache_use()
     }
 
     fn close(&self, now: bool) {

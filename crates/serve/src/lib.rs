@@ -27,6 +27,7 @@ mod runner;
 mod server;
 mod shm;
 mod stats;
+mod turns;
 
 pub use adapter_root::AdapterRoot;
 pub use config::{Config, Limits};

@@ -23,13 +23,14 @@ use crate::metrics::Metrics;
 use crate::operations::{Operations, OperationsModel};
 use crate::queueing::clock::Monotonic;
 use crate::queueing::ledger::Ledger;
+use crate::turns::Turns;
 
 /// Connections that the system holds before they are accepted.
 const BACKLOG: u32 = 1024;
 /// How often the end of all requests is looked for.
 const STEP: Duration = Duration::from_millis(10);
-/// How often devices that hang are looked for.
-const WATCH: Duration = Duration::from_secs(1);
+/// How often devices that hang, and prompts that wait for nobody, are looked for.
+const WATCH: Duration = Duration::from_millis(50);
 /// How long callers have to take what was sent to them at the very end.
 const LAST: Duration = Duration::from_secs(2);
 
@@ -81,8 +82,16 @@ impl Server {
         let socket = socket.map_err(Error::io(&place, "open"))?;
         socket.set_reuseaddr(true).and_then(|()| socket.bind(config.listen)).map_err(Error::io(&place, "listen on"))?;
         let ledger = Arc::new(Ledger::default());
-        let metrics = Arc::new(Metrics::new(Arc::clone(&ledger)));
-        let shared = Shared { limits: config.queue, clock: Arc::new(Monotonic::default()), metrics, ledger };
+        let mut metrics = Metrics::new(Arc::clone(&ledger));
+        let generator = generator.map(|generator| {
+            let told = [metrics.written.running.clone(), metrics.written.waiting.clone()];
+            Arc::new(Turns::new(generator, told)) as Arc<dyn Generate>
+        });
+        if let Some(generator) = generator.as_ref().filter(|_| config.vllm_metrics) {
+            let own = Arc::clone(generator);
+            metrics.tell_as_vllm(generator.keeper().base(), Box::new(move || own.cache_use().unwrap_or(0.0)));
+        }
+        let shared = Shared { limits: config.queue, clock: Arc::new(Monotonic::default()), metrics: Arc::new(metrics), ledger };
         let started = embeddings.map(|model| Embeddings::start(model, &shared)).transpose()?;
         let (embeddings, mut devices) = started.map_or((None, Vec::new()), |(embeddings, devices)| (Some(embeddings), devices));
         if let Some(generator) = &generator {
@@ -130,12 +139,11 @@ fn check_names(embeddings: Option<&Embeddings>, generator: Option<&dyn Generate>
     }
 }
 
-/// Gives up devices that hang, for as long as the server runs.
+/// Gives up devices that hang, and prompts that wait for nobody or for too long, for as long as the server runs.
 async fn watch(app: Arc<App>) {
     let most = app.config.limits.hang;
-    let step = (most / 8).clamp(STEP, WATCH);
     loop {
-        sleep(step).await;
+        sleep(WATCH).await;
         if let Some(embeddings) = &app.embeddings {
             embeddings.watch(most);
         }

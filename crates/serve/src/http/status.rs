@@ -79,8 +79,8 @@ pub async fn status(State(app): State<Arc<App>>) -> Result<Response, Fault> {
             "routes": routes,
             "queue": metrics.waited.counts(),
             "batch": metrics.computed.counts(),
-            "first_token": metrics.first_token.counts(),
-            "next_token": metrics.next_token.counts(),
+            "first_token": metrics.written.first_token.counts(),
+            "next_token": metrics.written.next_token.counts(),
         },
     }))
 }

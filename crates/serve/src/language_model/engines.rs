@@ -90,6 +90,17 @@ impl Engines {
         self.0[number].open.fetch_sub(1, Ordering::Relaxed);
     }
 
+    /// The seats of all engines that work, at least one.
+    pub fn seats(&self) -> usize {
+        self.working().map(|(_, engine)| engine.seats).sum::<usize>().max(1)
+    }
+
+    /// The part of their pages of K and V that requests hold, as a mean of the engines that work.
+    pub fn cache_use(&self) -> Option<f64> {
+        let parts: Vec<f64> = self.working().map(|(_, engine)| engine.service.cache_use()).collect();
+        (!parts.is_empty()).then(|| parts.iter().sum::<f64>() / parts.len() as f64)
+    }
+
     /// How long all engines that work have been at their steps; `None` where one of them is between steps.
     pub fn stepping(&self) -> Option<Duration> {
         let busy: Option<Vec<Duration>> = self.working().map(|(_, engine)| engine.service.stepping()).collect();

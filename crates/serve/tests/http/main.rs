@@ -15,6 +15,8 @@ mod shapes;
 mod speaking;
 #[path = "../support/mod.rs"]
 mod support;
+mod turns;
+mod vllm;
 
 use std::sync::Arc;
 

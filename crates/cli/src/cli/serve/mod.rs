@@ -26,6 +26,7 @@ use super::interrupt::Interrupt;
 use super::output::{Output, Page, Report};
 use super::values::Devices;
 pub use args::Args;
+use args::Compat;
 use contents::{about, generations};
 
 /// How often a signal is looked for.
@@ -56,6 +57,7 @@ pub fn run(args: &Args, devices: &Devices, output: &Output) -> Result<Outcome> {
     config.limits.drain_delay = Duration::from_secs_f64(args.drain_delay);
     config.limits.drain_timeout = Duration::from_secs_f64(args.drain_timeout);
     config.client_shm = args.allow_client_shm;
+    config.vllm_metrics = args.metrics_compat == Some(Compat::Vllm);
     let (notes, told) = std::sync::mpsc::channel();
     let mut models = Models::default();
     let mut names = Vec::new();
