@@ -52,6 +52,7 @@ impl FromStr for Devices {
 
 impl Devices {
     /// All of them, of which there is at least one.
+    #[cfg(any(test, feature = "serve"))]
     pub fn all(&self) -> &[Choice] {
         &self.0
     }
@@ -66,6 +67,15 @@ impl Devices {
             several => Err(Error::invalid("--backend", "one device, as only serve takes several", several.len())),
         }
     }
+}
+
+/// The name of a device, as `--backend` takes it.
+///
+/// # Errors
+/// No device works.
+#[cfg(feature = "serve")]
+pub fn device_name(device: &Choice) -> Result<String> {
+    device.resolve().map(|(backend, number, _)| format!("{backend}:{number}"))
 }
 
 /// Devices by the name of their backend; their numbers may follow, which no list can show.

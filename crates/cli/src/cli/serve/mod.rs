@@ -24,7 +24,7 @@ use super::Outcome;
 use super::adapters::Adapters;
 use super::interrupt::Interrupt;
 use super::output::{Output, Page, Report};
-use super::values::Devices;
+use super::values::{Devices, device_name};
 pub use args::Args;
 use args::Compat;
 use contents::{about, generations};
@@ -108,11 +108,6 @@ pub fn run(args: &Args, devices: &Devices, output: &Output) -> Result<Outcome> {
     }
     output.report(&served)?;
     Ok(Outcome::Right)
-}
-
-/// The name of a device, as `--backend` takes it.
-fn device_name(device: &Choice) -> Result<String> {
-    device.resolve().map(|(backend, number, _)| format!("{backend}:{number}"))
 }
 
 /// The name by which a model is asked for: `organisation/name` as it is, of a folder its last part.

@@ -15,9 +15,8 @@ use trifuse_serve::{EngineOn, LanguageModel, Speech};
 
 use super::args::Args;
 use super::contents::{about, generations};
-use super::device_name;
 use crate::cli::adapters::Found;
-use crate::cli::values::Devices;
+use crate::cli::values::{Devices, device_name};
 
 /// Tokens of a prompt and its answer together, where nobody says how many: more take memory that few requests use.
 const CONTEXT: usize = 4096;
