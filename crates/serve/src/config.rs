@@ -24,6 +24,8 @@ pub struct Config {
     pub threads: usize,
     /// Whether callers may name shared memory of this machine.
     pub client_shm: bool,
+    /// Whether metrics of a language model are told by the names of vLLM too.
+    pub vllm_metrics: bool,
 }
 
 /// Bounds of one request and of a connection.
@@ -47,7 +49,7 @@ pub struct Limits {
     pub idle: Duration,
     /// The most time in which a caller takes nothing of an answer.
     pub stalled: Duration,
-    /// How long the device may work on one batch until `/health` says that it hangs.
+    /// How long a device may work on one batch until it is given up, where another works, or until `/health` says that it hangs.
     pub hang: Duration,
     /// The most connections at once; more wait to be accepted.
     pub connections: usize,
@@ -81,6 +83,15 @@ impl Config {
     /// The defaults on this address, for everybody.
     pub fn new(listen: SocketAddr) -> Self {
         let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        Self { listen, keys: Keys::default(), limits: Limits::default(), adapter_root: None, queue: admit::Limits::default(), threads, client_shm: false }
+        Self {
+            listen,
+            keys: Keys::default(),
+            limits: Limits::default(),
+            adapter_root: None,
+            queue: admit::Limits::default(),
+            threads,
+            client_shm: false,
+            vllm_metrics: false,
+        }
     }
 }

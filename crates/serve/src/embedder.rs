@@ -76,10 +76,27 @@ pub struct Opened {
     pub warm: bool,
 }
 
-/// A model that is opened on the thread that runs it.
+/// What opens a model, on the thread that runs it.
+pub type Open = Box<dyn FnOnce() -> Result<Opened> + Send>;
+
+/// A model that is opened on each of its devices, by the thread that runs it there.
 pub struct EmbeddingModel {
     /// The model's name in requests.
     pub name: String,
-    /// What opens it.
-    pub open: Box<dyn FnOnce() -> Result<Opened> + Send>,
+    /// The devices by their names, with what opens the model there. All are to have the same adapters.
+    pub devices: Vec<(String, Open)>,
+}
+
+impl EmbeddingModel {
+    /// A model on one device.
+    pub fn new(name: impl Into<String>, device: impl Into<String>, open: Open) -> Self {
+        Self { name: name.into(), devices: vec![(device.into(), open)] }
+    }
+
+    /// The model on one more device.
+    #[must_use]
+    pub fn and(mut self, device: impl Into<String>, open: Open) -> Self {
+        self.devices.push((device.into(), open));
+        self
+    }
 }

@@ -1,27 +1,29 @@
-//! A model that embeds: its tokenizer, its names, and the thread of its device.
+//! A model that embeds: its tokenizer, its names, and the threads of its devices.
 
-use std::sync::{Arc, MutexGuard, mpsc};
+mod holder;
+mod open;
+
+use std::sync::{Arc, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use trifuse::adapters::encoded::EncodedAdapter;
-use trifuse::adapters::engine::AdapterId;
 use trifuse::model::Text;
 use trifuse::{Error, Result};
 
-use crate::embedder::{Embedder, EmbeddingModel, Opened};
-use crate::keeper::{Adapters, Holder, Keeper, Names};
-use crate::line::{Closed, Line, Sentence};
+use crate::embedder::EmbeddingModel;
+use crate::keeper::{Adapters, Keeper};
+use crate::line::{Closed, Copies, Line, Sentence};
 use crate::metrics::Metrics;
 use crate::queueing::admit::Limits;
-use crate::queueing::batch::Grid;
 use crate::queueing::clock::Clock;
 use crate::queueing::gather;
 use crate::queueing::ledger::Ledger;
 use crate::queueing::queues::Tenant;
-use crate::queueing::registry::{Lease, Registry};
+use crate::queueing::registry::Registry;
 use crate::queueing::ticket::{self, Failure, Waiter};
-use crate::runner::Runner;
+use crate::replica::Replica;
+use holder::Devices;
+use open::{Opening, Ready};
 
 /// What the answer of a request is sent to.
 pub type Answer = Box<dyn FnOnce(Result<Vec<Vec<f32>>, Failure>) + Send>;
@@ -29,7 +31,7 @@ pub type Answer = Box<dyn FnOnce(Result<Vec<Vec<f32>>, Failure>) + Send>;
 /// A model that is served.
 pub struct Embeddings {
     text: Text,
-    keeper: Keeper<AdapterId>,
+    keeper: Keeper<Copies>,
     line: Arc<Line>,
     ledger: Arc<Ledger>,
     /// Elements of a vector.
@@ -51,38 +53,28 @@ pub struct Shared {
     pub ledger: Arc<Ledger>,
 }
 
-/// What the thread sends once the model is open.
-type Ready = (Text, Names<AdapterId>, [usize; 2]);
-
 impl Embeddings {
-    /// Opens the model on a thread of its own, and returns once it can answer.
+    /// Opens the model on every device, each on a thread of its own, and returns once all of them can answer.
     ///
     /// # Errors
-    /// What opening it or its first batch fails with; two adapters of one name.
-    pub fn start(model: EmbeddingModel, shared: &Shared) -> Result<(Self, JoinHandle<()>)> {
-        let EmbeddingModel { name, open } = model;
-        let line = Arc::new(Line::new(shared.limits, Arc::clone(&shared.clock), Arc::clone(&shared.metrics)));
-        let (sender, ready) = mpsc::channel::<Result<Ready>>();
-        let own = Arc::clone(&line);
-        let work = move || match open().and_then(|opened| prepared(&name, opened, &own)) {
-            Ok((runner, ready)) => {
-                // Nobody waits for it any more where the server is being given up.
-                if sender.send(Ok(ready)).is_ok() {
-                    runner.run(&own);
-                }
-            }
-            Err(error) => drop(sender.send(Err(error))),
-        };
-        let thread = std::thread::Builder::new().name("device".into()).spawn(work).map_err(Error::io("thread of the device", "start"))?;
-        let failed = |_| Error::device("opening the model", "its thread ended");
-        let (text, names, [width, vocabulary]) = ready.recv().map_err(failed)??;
-        let vocabulary = u32::try_from(vocabulary).unwrap_or(u32::MAX);
-        let keeper = Keeper::new(names, Box::new(Device(Arc::clone(&line))));
-        Ok((Self { text, keeper, line, ledger: Arc::clone(&shared.ledger), width, vocabulary }, thread))
+    /// What opening it or its first batch fails with; two adapters of one name; devices with other adapters.
+    pub fn start(model: EmbeddingModel, shared: &Shared) -> Result<(Self, Vec<JoinHandle<()>>)> {
+        let EmbeddingModel { name, devices } = model;
+        let (replicas, opens): (Vec<Arc<Replica>>, Vec<_>) = devices.into_iter().map(|(device, open)| (Replica::new(device), open)).unzip();
+        let line = Arc::new(Line::new(shared.limits, Arc::clone(&shared.clock), Arc::clone(&shared.metrics), &replicas));
+        let opening = opens.into_iter().enumerate().map(|(number, open)| Opening::start(number, open, &line)).collect::<Result<Vec<Opening>>>()?;
+        let opened = opening.into_iter().map(Opening::wait).collect::<Result<Vec<_>>>()?;
+        let (mut ready, threads): (Vec<Ready>, Vec<JoinHandle<()>>) = opened.into_iter().unzip();
+        let names = open::name(&name, &mut ready)?;
+        let first = ready.into_iter().next().ok_or_else(|| Error::invalid("devices", "at least one", "none"))?;
+        let Ready { text, width, vocabulary, .. } = first;
+        shared.metrics.tell_of(&name, &replicas);
+        let keeper = Keeper::new(names, Box::new(Devices { line: Arc::clone(&line), replicas }));
+        Ok((Self { text, keeper, line, ledger: Arc::clone(&shared.ledger), width, vocabulary }, threads))
     }
 
     /// The names that are served.
-    pub fn registry(&self) -> MutexGuard<'_, Registry<AdapterId>> {
+    pub fn registry(&self) -> MutexGuard<'_, Registry<Copies>> {
         self.keeper.names()
     }
 
@@ -91,9 +83,14 @@ impl Embeddings {
         &self.keeper
     }
 
-    /// How long the batch that runs has been under way.
+    /// How long all devices that work have been busy with the batches that they run.
     pub fn running(&self) -> Option<Duration> {
         self.line.running()
+    }
+
+    /// Gives up each device that has been at one batch for longer than `most`, as long as another works.
+    pub fn watch(&self, most: Duration) {
+        self.line.watch(most);
     }
 
     /// The model's tokenizer.
@@ -133,52 +130,4 @@ impl Embeddings {
     pub fn close(&self, now: bool) {
         self.line.close(&Failure::Draining, now);
     }
-}
-
-/// What holds adapters on the thread of the device.
-struct Device(Arc<Line>);
-
-impl Device {
-    /// Has the device's thread answer something.
-    fn ask<A: Send + 'static>(&self, of: impl FnOnce(&mut dyn Embedder) -> A + Send + 'static) -> Result<A> {
-        let gone = || Error::device("the thread of the device", "it takes no more work");
-        let (sender, answer) = mpsc::channel();
-        self.0.chore(Box::new(move |embedder| drop(sender.send(of(embedder))))).map_err(|_| gone())?;
-        answer.recv().map_err(|_| gone())
-    }
-}
-
-impl Holder<AdapterId> for Device {
-    fn add(&self, name: &str, adapter: EncodedAdapter) -> Result<AdapterId> {
-        let name = name.to_owned();
-        self.ask(move |embedder| embedder.add(&name, adapter))?
-    }
-
-    fn sweep(&self) {
-        // The thread sweeps behind every chore; one that has ended has nothing left.
-        drop(self.0.chore(Box::new(|_| {})));
-    }
-
-    fn are_resident(&self, of: &[Lease<AdapterId>]) -> Option<Vec<bool>> {
-        let ids: Vec<AdapterId> = of.iter().map(|lease| lease.adapter).collect();
-        self.ask(move |embedder| ids.into_iter().map(|id| embedder.is_resident(id)).collect()).ok()
-    }
-}
-
-/// An open model, ready to run.
-fn prepared(name: &str, opened: Opened, line: &Line) -> Result<(Runner, Ready)> {
-    let Opened { embedder, text, adapters, width, vocabulary, batch_tokens, warm } = opened;
-    let max_tokens = text.max_tokens();
-    let mut registry = Registry::new(name);
-    for generation in adapters {
-        let alias = generation.alias.clone();
-        let taken = |_| Error::invalid("adapters", "names of their own, other than the model's", format!("{alias:?} twice"));
-        registry.load(generation, false, None).map_err(taken)?;
-    }
-    let names = Names::new(registry);
-    let mut runner = Runner { embedder, grid: Grid::new(batch_tokens, max_tokens), batch_tokens, max_tokens, width, names: names.clone() };
-    if warm {
-        runner.warm(line)?;
-    }
-    Ok((runner, (text, names, [width, vocabulary as usize])))
 }

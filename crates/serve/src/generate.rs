@@ -15,6 +15,7 @@ use crate::queueing::ledger::Ledger;
 use crate::queueing::queues::Tenant;
 use crate::queueing::registry::Lease;
 use crate::queueing::ticket::{self, Failure, Ticket, Waiter};
+use crate::replica::Replica;
 
 /// The most tokens that wait for a caller who is slow to take them.
 const CAPACITY: usize = 64;
@@ -88,11 +89,21 @@ pub trait Generate: Send + Sync {
         Err(Error::unsupported("structured answers", "this model's engine has none"))
     }
 
-    /// Takes a prompt, and sends its tokens to `tokens` from another thread.
+    /// Takes a prompt, and sends its tokens from another thread to what `accept` gives.
     ///
     /// # Errors
-    /// There is too much before it, or nothing is taken any more.
-    fn submit(&self, prompt: Prompt, accept: Accept) -> Result<(), Closed>;
+    /// There is too much before it, or nothing is taken any more: see [`Accept::refuse`].
+    fn submit(&self, prompt: Prompt, accept: Accept) -> Result<(), Box<NotLetIn>>;
+
+    /// The most prompts that it works on at once. The server hands over no more, and lets the others wait in turns.
+    fn seats(&self) -> usize {
+        usize::MAX
+    }
+
+    /// The part of the pages of K and V that requests hold, from 0 to 1, where it is known. It waits for nothing.
+    fn cache_use(&self) -> Option<f64> {
+        None
+    }
 
     /// Takes no more prompts; with `now` those under way fail as [`Failure::Draining`].
     fn close(&self, now: bool);
@@ -105,33 +116,96 @@ pub trait Generate: Send + Sync {
         Ok(())
     }
 
-    /// How long the step that runs has been under way.
+    /// How long the step that runs has been under way; of several devices all have to be at one, and the one that began last counts.
     fn running(&self) -> Option<Duration> {
         None
+    }
+
+    /// The devices that it runs on, where it tells of them.
+    fn replicas(&self) -> Vec<Arc<Replica>> {
+        Vec::new()
+    }
+
+    /// Gives up each device that has been at one step for longer than `most`, as long as another works.
+    fn watch(&self, most: Duration) {
+        let _ = most;
     }
 }
 
 /// The right to answer a prompt, which the engine takes up by [`Accept::accept`] if it lets the prompt in.
 pub struct Accept {
-    ledger: Arc<Ledger>,
-    ready: oneshot::Sender<Coming>,
+    to: To,
+    place: Option<Place>,
+}
+
+/// Where the answer goes.
+enum To {
+    /// To a caller who does not know yet whether the prompt is let in.
+    New { ledger: Arc<Ledger>, ready: oneshot::Sender<Coming> },
+    /// To a caller who waits for the first token.
+    Waits(Tokens),
+}
+
+/// What is held until the answer has ended.
+type Place = Box<dyn std::any::Any + Send + Sync>;
+
+/// A prompt that is not let in: why, and the right to answer it, which goes back to who asked.
+pub struct NotLetIn {
+    /// Why it is not let in.
+    pub closed: Closed,
+    /// The right to answer it.
+    pub accept: Accept,
+}
+
+impl std::fmt::Debug for NotLetIn {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "not let in: {:?}", self.closed)
+    }
 }
 
 /// A pair of the right to answer a prompt, and of the place where its answer comes.
 pub fn answer(ledger: &Arc<Ledger>) -> (Accept, Pending) {
     let (ready, pending) = oneshot::channel();
-    (Accept { ledger: Arc::clone(ledger), ready }, Pending(pending))
+    (Accept { to: To::New { ledger: Arc::clone(ledger), ready }, place: None }, Pending(pending))
 }
 
 impl Accept {
     /// Lets the prompt in.
     pub fn accept(self) -> Tokens {
-        let (sender, receiver) = mpsc::channel(CAPACITY);
-        let (end, ended) = oneshot::channel();
-        let (ticket, waiter) = ticket::accept(&self.ledger, move |result| drop(end.send(result)));
-        // Where nobody is there any more the waiter is dropped, and the ticket knows.
-        drop(self.ready.send(Coming { tokens: receiver, ended, waiter }));
-        Tokens { ticket, sender }
+        let Self { to, place } = self;
+        match to {
+            To::New { ledger, ready } => {
+                let (sender, receiver) = mpsc::channel(CAPACITY);
+                let (end, ended) = oneshot::channel();
+                let (ticket, waiter) = ticket::accept(&ledger, move |result| drop(end.send(result)));
+                // Where nobody is there any more the waiter is dropped, and the ticket knows.
+                drop(ready.send(Coming { tokens: receiver, ended, waiter }));
+                Tokens { ticket, sender, place }
+            }
+            To::Waits(tokens) => Tokens { place, ..tokens },
+        }
+    }
+
+    /// Does not let the prompt in, and says why.
+    pub fn refuse(self, closed: Closed) -> Box<NotLetIn> {
+        Box::new(NotLetIn { closed, accept: self })
+    }
+
+    /// The right to answer a prompt that was let in before, and that its engine has not had yet.
+    pub(crate) fn again(tokens: Tokens) -> Self {
+        Self { to: To::Waits(tokens), place: None }
+    }
+
+    /// The same, and something to be held until the answer has ended.
+    pub(crate) fn with(self, place: impl std::any::Any + Send + Sync) -> Self {
+        Self { place: Some(Box::new(place)), ..self }
+    }
+
+    /// Gives it up. A caller who was let in before learns why.
+    pub(crate) fn fail(self, failure: Failure) {
+        if let To::Waits(tokens) = self.to {
+            tokens.fail(failure);
+        }
     }
 }
 
@@ -151,6 +225,8 @@ pub enum Sent {
 pub struct Tokens {
     ticket: Ticket<Finish>,
     sender: mpsc::Sender<Token>,
+    /// What is held until the answer has ended; it goes behind the ticket.
+    place: Option<Place>,
 }
 
 impl Tokens {
@@ -172,11 +248,13 @@ impl Tokens {
     /// Ends the answer.
     pub fn finish(self, reason: Finish) {
         self.ticket.finish(reason);
+        drop(self.place);
     }
 
     /// Ends the answer by a failure.
     pub fn fail(self, failure: Failure) {
         self.ticket.fail(failure);
+        drop(self.place);
     }
 }
 

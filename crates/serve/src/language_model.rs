@@ -1,32 +1,32 @@
-//! A language model behind the server's routes: an engine on a thread of its own, and one more thread that hands its tokens to callers.
+//! A language model behind the server's routes: engines on threads of their own, and one more thread that hands their tokens to callers.
 
-use std::collections::{HashMap, VecDeque};
+mod engines;
+mod speaker;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use trifuse::adapters::encoded::EncodedAdapter;
-use trifuse::backend::Backend;
-use trifuse::llm::engine::{Call, Engine, Output, Request, Service};
-use trifuse::llm::sample::Choice;
-use trifuse::llm::schedule::Finish;
+use trifuse::llm::engine::Request;
 use trifuse::llm::{ChatTemplate, Grammar, Message, Structure, Structures, Tokenizer};
 use trifuse::{Error, Result};
 
-use crate::generate::{Accept, Generate, Prompt, Sent, Token, Tokens};
-use crate::keeper::{Holder, Keeper, Names};
+use crate::generate::{Accept, Generate, NotLetIn, Prompt};
+use crate::keeper::{Keeper, Names};
 use crate::line::Closed;
 use crate::queueing::admit::Refused;
-use crate::queueing::registry::{Generation, Lease, Registry};
+use crate::queueing::registry::{Generation, Registry};
 use crate::queueing::ticket::Failure;
+use crate::replica::Replica;
+pub use engines::EngineOn;
+use engines::{EngineHolder, Engines};
+use speaker::{Again, Begun, Heard, Link, Speaker, submit};
 
-/// The most answers under way, those that wait among them.
+/// The most answers under way, unless there are more seats.
 const MOST: usize = 1024;
 /// After what time a caller who was refused may ask again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// How often callers who are slow, who went away, or whose time is up are looked for.
-const STEP: Duration = Duration::from_millis(5);
 
 /// What a language model is called and how its text is made.
 pub struct Speech {
@@ -50,7 +50,7 @@ pub struct LanguageModel {
     structures: OnceLock<Result<Structures, String>>,
     context: usize,
     vocabulary: usize,
-    service: Arc<Service>,
+    engines: Engines,
     heard: Sender<Heard>,
     next: AtomicU64,
     open: Arc<AtomicUsize>,
@@ -58,24 +58,23 @@ pub struct LanguageModel {
 }
 
 impl LanguageModel {
-    /// Starts the threads of an engine.
+    /// Serves a model by its engines, one a device. All of them have the adapters that `speech` names.
     ///
     /// # Errors
-    /// Two adapters of one name; the operating system gives no thread.
-    pub fn start<D: Backend>(engine: Engine<D>, mut speech: Speech) -> Result<Self> {
+    /// No engine, or engines of different models; two adapters of one name; the operating system gives no thread.
+    pub fn start(engines: Vec<EngineOn>, mut speech: Speech) -> Result<Self> {
         let mut registry = Registry::new(&speech.name);
         for generation in speech.adapters.drain(..) {
             let alias = generation.alias.clone();
             let taken = |_| Error::invalid("adapters", "names of their own, other than the model's", format!("{alias:?} twice"));
             registry.load(generation, false, None).map_err(taken)?;
         }
-        let names = Names::new(registry);
-        let (context, vocabulary) = (engine.context(), engine.model().config().vocabulary as usize);
-        let service = Arc::new(Service::start(engine)?);
+        let (names, engines) = (Names::new(registry), Engines::new(engines)?);
+        let (context, vocabulary) = engines.all().first().map_or((0, 0), |engine| (engine.context, engine.vocabulary));
         let (heard, inbox) = channel();
         let open = Arc::new(AtomicUsize::new(0));
-        let holder = EngineHolder { service: Arc::clone(&service), names: names.clone() };
-        let speaker = Speaker { service: Arc::clone(&service), inbox, live: HashMap::new(), open: Arc::clone(&open), holder: holder.clone() };
+        let holder = EngineHolder { engines: engines.clone(), names: names.clone() };
+        let speaker = Speaker { engines: engines.clone(), inbox, open: Arc::clone(&open), holder: holder.clone() };
         let thread = std::thread::Builder::new().name("trifuse speaker".into()).spawn(move || speaker.run());
         thread.map_err(|error| Error::device("the thread that hands out tokens", error))?;
         let keeper = Keeper::new(names, Box::new(holder));
@@ -85,7 +84,7 @@ impl LanguageModel {
             structures: OnceLock::new(),
             context,
             vocabulary,
-            service,
+            engines,
             heard,
             next: AtomicU64::new(0),
             open,
@@ -131,30 +130,39 @@ impl Generate for LanguageModel {
         }
     }
 
-    fn submit(&self, prompt: Prompt, accept: Accept) -> Result<(), Closed> {
+    fn submit(&self, prompt: Prompt, accept: Accept) -> Result<(), Box<NotLetIn>> {
         if self.closed.load(Ordering::Relaxed) {
-            return Err(Closed::For(Failure::Draining));
+            return Err(accept.refuse(Closed::For(Failure::Draining)));
         }
-        self.is_open()?;
-        if self.open.fetch_add(1, Ordering::Relaxed) >= MOST {
+        if self.open.fetch_add(1, Ordering::Relaxed) >= MOST.max(self.seats()) {
             self.open.fetch_sub(1, Ordering::Relaxed);
-            return Err(Closed::Busy(Refused { retry_after: AGAIN }));
+            return Err(accept.refuse(Closed::Busy(Refused { retry_after: AGAIN })));
         }
-        let key = self.next.fetch_add(1, Ordering::Relaxed);
+        let Some(engine) = self.engines.take() else {
+            self.open.fetch_sub(1, Ordering::Relaxed);
+            return Err(accept.refuse(Closed::For(Failure::DeviceLost)));
+        };
+        let from = Link { key: self.next.fetch_add(1, Ordering::Relaxed), engine };
         let Prompt { ids, max_tokens, params, prompt_logprobs, adapter, grammar, tenant: _, timeout } = prompt;
         let room = self.context.saturating_sub(ids.len()).max(1);
         let own = adapter.as_ref().map(|lease| lease.adapter.clone());
         let request = Request::new(ids, max_tokens.unwrap_or(room)).with_sampling(params).with_stop(self.speech.ends.clone());
         let request = request.with_adapter(own).with_grammar(grammar).with_prompt_logprobs(prompt_logprobs);
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let begun = Heard::Begun { key, tokens: Box::new(accept.accept()), adapter, deadline };
-        let mut ear = Ear { key, heard: self.heard.clone() };
+        let again = (self.engines.all().len() > 1).then(|| Again { request: request.clone(), heard: self.heard.clone() });
+        let begun = Box::new(Begun { tokens: accept.accept(), adapter, deadline, again });
         // A speaker that is gone drops what it had, and so tells every caller.
-        drop(self.heard.send(begun));
-        let sink = Box::new(move |output| ear.hear(output));
-        let submitted = self.service.submit(request, sink);
-        drop(self.heard.send(Heard::Submitted { key, call: submitted.ok() }));
+        drop(self.heard.send(Heard::Begun { from, begun }));
+        submit(&self.engines, from, request, &self.heard);
         Ok(())
+    }
+
+    fn seats(&self) -> usize {
+        self.engines.seats()
+    }
+
+    fn cache_use(&self) -> Option<f64> {
+        self.engines.cache_use()
     }
 
     fn close(&self, now: bool) {
@@ -165,211 +173,20 @@ impl Generate for LanguageModel {
     }
 
     fn is_open(&self) -> Result<(), Closed> {
-        if self.service.is_lost() { Err(Closed::For(Failure::DeviceLost)) } else { Ok(()) }
+        if self.engines.working().next().is_some() { Ok(()) } else { Err(Closed::For(Failure::DeviceLost)) }
     }
 
     fn running(&self) -> Option<Duration> {
-        self.service.stepping()
-    }
-}
-
-/// What holds adapters in the engine.
-#[derive(Clone)]
-struct EngineHolder {
-    service: Arc<Service>,
-    names: Names<String>,
-}
-
-impl Holder<String> for EngineHolder {
-    fn add(&self, name: &str, adapter: EncodedAdapter) -> Result<String> {
-        self.service.add_adapter(name, adapter).map(|()| name.to_owned())
+        self.engines.stepping()
     }
 
-    fn sweep(&self) {
-        for generation in self.names.lock().take_unused() {
-            // An engine that has ended holds none.
-            drop(self.service.forget_adapter(&generation.adapter));
-        }
+    fn replicas(&self) -> Vec<Arc<Replica>> {
+        self.engines.all().iter().map(|engine| Arc::clone(&engine.replica)).collect()
     }
 
-    fn are_resident(&self, of: &[Lease<String>]) -> Option<Vec<bool>> {
-        self.service.are_resident(of.iter().map(|lease| lease.adapter.clone()).collect()).ok()
-    }
-}
-
-/// Where the engine tells of one request. Its end without a word tells that the engine is gone.
-struct Ear {
-    key: u64,
-    heard: Sender<Heard>,
-}
-
-impl Ear {
-    fn hear(&mut self, output: Result<Output>) -> bool {
-        self.heard.send(Heard::Output { key: self.key, output }).is_ok()
-    }
-}
-
-impl Drop for Ear {
-    fn drop(&mut self) {
-        drop(self.heard.send(Heard::Silence { key: self.key }));
-    }
-}
-
-/// What the speaker is told.
-enum Heard {
-    /// A prompt was let in.
-    Begun { key: u64, tokens: Box<Tokens>, adapter: Option<Lease<String>>, deadline: Option<Instant> },
-    /// The prompt has a number at the engine; without one the engine has ended.
-    Submitted { key: u64, call: Option<Call> },
-    /// Something came of it.
-    Output { key: u64, output: Result<Output> },
-    /// Nothing more comes of it.
-    Silence { key: u64 },
-    /// All answers under way are to end.
-    Closed,
-}
-
-/// An answer under way.
-struct Answer {
-    tokens: Tokens,
-    /// Tokens for which the caller had no room.
-    waiting: VecDeque<Token>,
-    /// How it ended at the engine.
-    end: Option<Result<Finish, Failure>>,
-    call: Option<Call>,
-    /// The adapter, which stays as long as the answer.
-    _adapter: Option<Lease<String>>,
-    /// Until when its first token has to be there.
-    deadline: Option<Instant>,
-}
-
-/// A token as callers get it.
-fn token(choice: Choice, of_prompt: bool) -> Token {
-    let top = choice.top.into_iter().map(|(id, logprob)| (id, logprob as f32)).collect();
-    Token { id: choice.token, of_prompt, logprob: choice.log_probability as f32, top }
-}
-
-/// What is to become of an answer.
-enum Next {
-    Stays,
-    Goes,
-    Ends(Result<Finish, Failure>),
-}
-
-impl Answer {
-    /// Hands out what there is room for.
-    fn flush(&mut self, now: Instant) -> Next {
-        while let Some(token) = self.waiting.pop_front() {
-            match self.tokens.send(token) {
-                Sent::Taken => self.deadline = None,
-                Sent::Full(token) => {
-                    self.waiting.push_front(token);
-                    return Next::Stays;
-                }
-                Sent::Gone => return Next::Goes,
-            }
-        }
-        match self.end.take() {
-            _ if self.tokens.is_cancelled() => Next::Goes,
-            Some(end) => Next::Ends(end),
-            None if self.deadline.is_some_and(|deadline| deadline <= now) => Next::Ends(Err(Failure::Expired)),
-            None => Next::Stays,
-        }
-    }
-}
-
-/// The thread between the engine and callers: the engine never waits for one of them.
-struct Speaker {
-    service: Arc<Service>,
-    inbox: Receiver<Heard>,
-    live: HashMap<u64, Answer>,
-    open: Arc<AtomicUsize>,
-    holder: EngineHolder,
-}
-
-impl Speaker {
-    fn run(mut self) {
-        loop {
-            let next = if self.live.is_empty() { self.inbox.recv().map_err(|_| RecvTimeoutError::Disconnected) } else { self.inbox.recv_timeout(STEP) };
-            match next {
-                Ok(heard) => {
-                    self.hear(heard);
-                    while let Ok(heard) = self.inbox.try_recv() {
-                        self.hear(heard);
-                    }
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
-            }
-            let now = Instant::now();
-            let done: Vec<(u64, Next)> = self.live.iter_mut().map(|(key, answer)| (*key, answer.flush(now))).collect();
-            for (key, next) in done {
-                match next {
-                    Next::Stays => {}
-                    Next::Goes => self.end(key, None),
-                    Next::Ends(end) => self.end(key, Some(end)),
-                }
-            }
-        }
-    }
-
-    fn hear(&mut self, heard: Heard) {
-        match heard {
-            Heard::Begun { key, tokens, adapter, deadline } => {
-                self.live.insert(key, Answer { tokens: *tokens, waiting: VecDeque::new(), end: None, call: None, _adapter: adapter, deadline });
-            }
-            Heard::Submitted { key, call } => match (self.live.get_mut(&key), call) {
-                (Some(answer), Some(call)) => answer.call = Some(call),
-                (Some(answer), None) => answer.end = Some(Err(Failure::DeviceLost)),
-                // The answer has ended already, and its caller may have gone before it had a number.
-                (None, Some(call)) => drop(self.service.cancel(call)),
-                (None, None) => {}
-            },
-            Heard::Output { key, output } => {
-                let Some(answer) = self.live.get_mut(&key) else { return };
-                match output {
-                    Ok(Output::Prompt { choices, .. }) => answer.waiting.extend(choices.into_iter().map(|choice| token(choice, true))),
-                    Ok(Output::Token { choice, .. }) => answer.waiting.push_back(token(choice, false)),
-                    Ok(Output::Ended { finished, error }) => {
-                        answer.end = Some(match error {
-                            Some(_) if self.service.is_lost() => Err(Failure::DeviceLost),
-                            Some(error) => Err(Failure::Internal(error)),
-                            None => Ok(finished.reason),
-                        });
-                    }
-                    Err(Error::Device { .. }) => answer.end = Some(Err(Failure::DeviceLost)),
-                    Err(error) => answer.end = Some(Err(Failure::Internal(error.to_string()))),
-                }
-            }
-            Heard::Silence { key } => {
-                if let Some(answer) = self.live.get_mut(&key) {
-                    answer.end.get_or_insert(Err(Failure::DeviceLost));
-                }
-            }
-            Heard::Closed => {
-                let all: Vec<u64> = self.live.keys().copied().collect();
-                all.into_iter().for_each(|key| self.end(key, Some(Err(Failure::Draining))));
-            }
-        }
-    }
-
-    /// Ends an answer, also at the engine; without an end its caller is gone.
-    fn end(&mut self, key: u64, end: Option<Result<Finish, Failure>>) {
-        let Some(answer) = self.live.remove(&key) else { return };
-        self.open.fetch_sub(1, Ordering::Relaxed);
-        if let Some(call) = answer.call {
-            // An engine that has ended has given up all.
-            drop(self.service.cancel(call));
-        }
-        let Answer { tokens, _adapter: adapter, .. } = answer;
-        match end {
-            Some(Ok(reason)) => tokens.finish(reason),
-            Some(Err(failure)) => tokens.fail(failure),
-            None => drop(tokens),
-        }
-        if adapter.is_some() {
-            drop(adapter);
-            self.holder.sweep();
+    fn watch(&self, most: Duration) {
+        for engine in self.engines.give_up_hanging(most) {
+            drop(self.heard.send(Heard::Lost { engine }));
         }
     }
 }

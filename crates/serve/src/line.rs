@@ -1,93 +1,39 @@
-//! What waits for a device: who is let in, and what goes next.
+//! What waits for the devices of a model: who is let in, what goes next, and what becomes of the work of a device that fails.
+
+mod work;
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use prometheus_client::metrics::gauge::Gauge;
-use trifuse::adapters::engine::AdapterId;
-use trifuse::model::Row;
 
-use crate::embedder::Embedder;
 use crate::metrics::Metrics;
 use crate::queueing::admit::{Admission, Limits, Refused};
 use crate::queueing::batch::{Batch, Grid, Shape, take};
 use crate::queueing::clock::Clock;
 use crate::queueing::gather::Part;
 use crate::queueing::queues::{Queues, Tenant};
-use crate::queueing::registry::Lease;
 use crate::queueing::ticket::Failure;
+use crate::replica::Replica;
+pub use work::{Copies, Job, Sentence, Work};
 
-/// One sentence that waits for the device.
-#[derive(Debug)]
-pub struct Sentence {
-    /// Rows of the token table.
-    pub ids: Vec<i32>,
-    /// The adapter, held until the sentence is done; `None` for the base.
-    pub adapter: Option<Lease<AdapterId>>,
-}
-
-/// What a line is made of.
-pub trait Work: Send {
-    /// What comes of it.
-    type Answer: Send;
-
-    /// What does it, on the thread of a device.
-    type Host: ?Sized + 'static;
-
-    /// What it costs, in the unit of its line: tokens, where sentences wait.
-    fn cost(&self) -> u64;
-
-    /// A number that tells its turns from those of others of the same tenant.
-    fn lane(&self) -> u64;
-}
-
-impl Work for Sentence {
-    type Answer = Vec<f32>;
-    type Host = dyn Embedder;
-
-    fn cost(&self) -> u64 {
-        self.ids.len() as u64
-    }
-
-    fn lane(&self) -> u64 {
-        // A lease's address tells generations apart as long as somebody holds it.
-        self.adapter.as_ref().map_or(0, |lease| Arc::as_ptr(lease) as u64)
-    }
-}
-
-/// Work with what its answer needs.
-#[derive(Debug)]
-pub struct Job<W: Work = Sentence> {
-    /// What is to be done.
-    pub work: W,
-    deadline: Option<Duration>,
-    /// When it was let in.
-    pub queued: Duration,
-    /// Its place in the answer.
-    pub part: Part<W::Answer>,
-}
-
-impl Job {
-    /// The number of its tokens.
-    pub fn tokens(&self) -> usize {
-        self.work.ids.len()
-    }
-
-    /// The sentence as the encoder takes it.
-    pub fn row(&self) -> Row<'_> {
-        Row { ids: &self.work.ids, adapter: self.work.adapter.as_ref().map(|lease| lease.adapter) }
-    }
-}
-
-/// Something other than a batch that is done on the device's thread.
+/// Something other than a batch that is done on a device's thread.
 pub type Chore<W> = Box<dyn FnOnce(&mut <W as Work>::Host) + Send>;
+
+/// A device that takes from the line.
+struct Device<W: Work> {
+    replica: Arc<Replica>,
+    chores: Vec<Chore<W>>,
+    /// The batch that runs.
+    flight: Vec<Job<W>>,
+    /// When it was taken, while one runs.
+    taken: Option<Duration>,
+}
 
 struct Waiting<W: Work> {
     queues: Queues<Job<W>>,
-    chores: Vec<Chore<W>>,
+    devices: Vec<Device<W>>,
     admission: Admission,
-    /// When the batch that runs was taken.
-    taken: Option<Duration>,
     /// Why nothing more is taken, once that is so.
     closed: Option<Failure>,
 }
@@ -97,9 +43,39 @@ impl<W: Work> Waiting<W> {
     fn ahead(&self, tenant: Tenant) -> u64 {
         self.admission.tokens().saturating_sub(self.queues.cost()) + self.queues.ahead(tenant)
     }
+
+    fn working(&self) -> impl Iterator<Item = &Device<W>> {
+        self.devices.iter().filter(|device| !device.replica.is_lost())
+    }
+
+    /// Gives up a device: its work goes to another, where one works and none has failed with it before. Returns the jobs that fail, and the chores that nobody does.
+    fn lose(&mut self, number: usize) -> (Vec<Job<W>>, Vec<Chore<W>>) {
+        let Some(device) = self.devices.get_mut(number).filter(|device| device.replica.lose()) else { return (Vec::new(), Vec::new()) };
+        let (flight, chores, replica) = (std::mem::take(&mut device.flight), std::mem::take(&mut device.chores), Arc::clone(&device.replica));
+        device.taken = None;
+        let working = self.working().count();
+        self.admission.share_among(working);
+        let mut left = Vec::new();
+        // The first of them is to be the first again.
+        for mut job in flight.into_iter().rev() {
+            if working == 0 || self.closed.is_some() || job.tried {
+                left.push(job);
+            } else {
+                job.tried = true;
+                replica.handed_on(1);
+                self.queues.push_front(job.tenant, job.work.lane(), job.work.cost(), job);
+            }
+        }
+        if working == 0 {
+            self.closed.get_or_insert(Failure::DeviceLost);
+            left.extend(std::iter::from_fn(|| self.queues.pop()));
+        }
+        left.iter().for_each(|job| self.admission.leave(job.work.cost()));
+        (left, chores)
+    }
 }
 
-/// What the thread of a device and those who ask share.
+/// What the threads of devices and those who ask share.
 pub struct Line<W: Work = Sentence> {
     waiting: Mutex<Waiting<W>>,
     changed: Condvar,
@@ -118,10 +94,26 @@ pub enum Closed {
     For(Failure),
 }
 
+/// A batch for a device. Its jobs stay with the line until the device is [done](Line::done).
+pub struct Taken<W: Work> {
+    /// What is to be done, in the order of the answers; nothing where there are chores alone.
+    pub works: Vec<Arc<W>>,
+    /// When each of them was let in.
+    pub queued: Vec<Duration>,
+    /// What they cost together.
+    pub tokens: usize,
+    /// The shape in which they run, where they have one.
+    pub shape: Option<Shape>,
+}
+
 impl<W: Work> Line<W> {
-    /// A line with nobody in it.
-    pub fn new(limits: Limits, clock: Arc<dyn Clock>, metrics: Arc<Metrics>) -> Self {
-        let waiting = Waiting { queues: Queues::default(), chores: Vec::new(), admission: Admission::new(limits), taken: None, closed: None };
+    /// A line with nobody in it, for these devices.
+    pub fn new(limits: Limits, clock: Arc<dyn Clock>, metrics: Arc<Metrics>, devices: &[Arc<Replica>]) -> Self {
+        let device = |replica: &Arc<Replica>| Device { replica: Arc::clone(replica), chores: Vec::new(), flight: Vec::new(), taken: None };
+        let devices: Vec<Device<W>> = devices.iter().map(device).collect();
+        let mut admission = Admission::new(limits);
+        admission.share_among(devices.len());
+        let waiting = Waiting { queues: Queues::default(), devices, admission, closed: None };
         let told = metrics.queued_tokens.clone();
         Self { waiting: Mutex::new(waiting), changed: Condvar::new(), clock, metrics, told }
     }
@@ -154,30 +146,54 @@ impl<W: Work> Line<W> {
         self.lock().closed.clone().map_or(Ok(()), |failure| Err(Closed::For(failure)))
     }
 
-    /// Has the device do something before its next batch.
+    /// Has a device do something before its next batch.
     ///
     /// # Errors
     /// The device does nothing any more.
-    pub fn chore(&self, chore: Chore<W>) -> Result<(), Closed> {
+    pub fn chore(&self, number: usize, chore: Chore<W>) -> Result<(), Closed> {
         let mut waiting = self.lock();
         if let Some(failure) = &waiting.closed {
             return Err(Closed::For(failure.clone()));
         }
-        waiting.chores.push(chore);
+        match waiting.devices.get_mut(number).filter(|device| !device.replica.is_lost()) {
+            Some(device) => device.chores.push(chore),
+            None => return Err(Closed::For(Failure::DeviceLost)),
+        }
         drop(waiting);
-        self.changed.notify_one();
+        self.changed.notify_all();
         Ok(())
     }
 
-    /// Takes what is to be done besides batches.
-    pub fn take_chores(&self) -> Vec<Chore<W>> {
-        std::mem::take(&mut self.lock().chores)
+    /// Takes what a device is to do besides batches.
+    pub fn take_chores(&self, number: usize) -> Vec<Chore<W>> {
+        self.lock().devices.get_mut(number).map_or_else(Vec::new, |device| std::mem::take(&mut device.chores))
     }
 
-    /// How long the batch that runs has been under way.
+    /// How long all devices that work have been busy with the batches that they run; `None` where one of them is free.
     pub fn running(&self) -> Option<Duration> {
-        let taken = self.lock().taken?;
-        Some(self.clock.now().saturating_sub(taken))
+        let waiting = self.lock();
+        let now = self.clock.now();
+        let busy: Option<Vec<Duration>> = waiting.working().map(|device| Some(now.saturating_sub(device.taken?))).collect();
+        busy?.into_iter().min()
+    }
+
+    /// Gives up each device that has been at one batch for longer than `most`, as long as another works.
+    pub fn watch(&self, most: Duration) {
+        let mut waiting = self.lock();
+        let now = self.clock.now();
+        let hangs = |device: &Device<W>| !device.replica.is_lost() && device.taken.is_some_and(|taken| now.saturating_sub(taken) > most);
+        let hanging: Vec<usize> = waiting.devices.iter().enumerate().filter(|(_, device)| hangs(device)).map(|(number, _)| number).collect();
+        let mut lost = Vec::new();
+        for number in hanging {
+            if waiting.working().count() > 1 {
+                lost.push(waiting.lose(number));
+            }
+        }
+        if !lost.is_empty() {
+            self.told(&waiting);
+            drop(waiting);
+            lost.into_iter().for_each(|(left, chores)| self.give_up(left, chores, &Failure::DeviceLost));
+        }
     }
 
     /// Whether a tenant's request of that many tokens would be let in now; it takes no place.
@@ -209,11 +225,12 @@ impl<W: Work> Line<W> {
         waiting.admission.admit_behind(ahead, cost, left).map_err(Closed::Busy)?;
         let (parts, waiter) = accept();
         for (work, part) in works.into_iter().zip(parts) {
-            waiting.queues.push(tenant, work.lane(), work.cost(), Job { work, deadline, queued: now, part });
+            let (lane, cost) = (work.lane(), work.cost());
+            waiting.queues.push(tenant, lane, cost, Job { work: Arc::new(work), part, tenant, deadline, queued: now, tried: false });
         }
         self.told(&waiting);
         drop(waiting);
-        self.changed.notify_one();
+        self.changed.notify_all();
         Ok(waiter)
     }
 
@@ -221,17 +238,21 @@ impl<W: Work> Line<W> {
     pub fn close(&self, reason: &Failure, now: bool) {
         let mut waiting = self.lock();
         waiting.closed.get_or_insert_with(|| reason.clone());
-        let mut left = Vec::new();
-        while let Some(job) = if now { waiting.queues.pop() } else { None } {
-            waiting.admission.leave(job.work.cost());
-            left.push(job);
+        let (mut left, mut chores) = (Vec::new(), Vec::new());
+        if now {
+            left.extend(std::iter::from_fn(|| waiting.queues.pop()));
+            left.iter().for_each(|job| waiting.admission.leave(job.work.cost()));
+            waiting.devices.iter_mut().for_each(|device| chores.append(&mut device.chores));
         }
-        let chores = if now { std::mem::take(&mut waiting.chores) } else { Vec::new() };
         self.told(&waiting);
         drop(waiting);
+        self.give_up(left, chores, reason);
+    }
+
+    /// Tells that these are not done, without the lock: an answer runs the caller's code.
+    fn give_up(&self, left: Vec<Job<W>>, chores: Vec<Chore<W>>, reason: &Failure) {
         // Who waits for one learns that it is not done.
         drop(chores);
-        // Without the lock: an answer runs the caller's code.
         left.into_iter().for_each(|job| job.part.fail(reason.clone()));
         self.changed.notify_all();
     }
@@ -240,12 +261,17 @@ impl<W: Work> Line<W> {
         self.told.set(i64::try_from(waiting.admission.tokens()).unwrap_or(i64::MAX));
     }
 
-    /// The next batch, which `take` takes out of the queues, and which is empty where there are chores alone; `None` once the line is closed and empty. What `take` asks to keep and does not get back
+    /// The next batch of a device, which `take` takes out of the queues, and which is empty where there are chores alone; `None` once the line is closed and empty, or the device is given up. What `take` asks to keep and does not get back
     /// has been dealt with.
-    pub fn next_by(&self, take: impl FnOnce(&mut Queues<Job<W>>, &mut dyn FnMut(Job<W>) -> Option<Job<W>>) -> Batch<Job<W>>) -> Option<Batch<Job<W>>> {
+    pub fn next_by(
+        &self,
+        number: usize,
+        take: impl FnOnce(&mut Queues<Job<W>>, &mut dyn FnMut(Job<W>) -> Option<Job<W>>) -> Batch<Job<W>>,
+    ) -> Option<Taken<W>> {
         let mut waiting = self.lock();
         loop {
-            if !waiting.queues.is_empty() || !waiting.chores.is_empty() {
+            let device = waiting.devices.get(number).filter(|device| !device.replica.is_lost())?;
+            if !waiting.queues.is_empty() || !device.chores.is_empty() {
                 break;
             }
             if waiting.closed.is_some() {
@@ -255,48 +281,73 @@ impl<W: Work> Line<W> {
         }
         let now = self.clock.now();
         let mut expired = Vec::new();
-        let batch = take(&mut waiting.queues, &mut |job: Job<W>| match job.deadline {
+        let Batch { items, tokens, shape, spared } = take(&mut waiting.queues, &mut |job: Job<W>| match job.deadline {
             _ if job.part.is_cancelled() => {
                 expired.push((job, Failure::Forgotten));
                 None
             }
-            Some(deadline) if deadline <= now => {
+            // What has been on a device has reached it in time.
+            Some(deadline) if deadline <= now && !job.tried => {
                 expired.push((job, Failure::Expired));
                 None
             }
             _ => Some(job),
         });
-        waiting.admission.leave(batch.spared as u64);
-        waiting.taken = (!batch.items.is_empty()).then_some(now);
+        waiting.admission.leave(spared as u64);
+        let (works, queued) = items.iter().map(|job| (Arc::clone(&job.work), job.queued)).unzip();
+        if let Some(device) = waiting.devices.get_mut(number) {
+            device.taken = (!items.is_empty()).then_some(now);
+            device.flight = items;
+        }
         self.told(&waiting);
         drop(waiting);
         // Nobody waits for what was cancelled, so that its failure is told to nobody.
         expired.into_iter().for_each(|(job, failure)| job.part.fail(failure));
-        Some(batch)
+        Some(Taken { works, queued, tokens, shape })
     }
 
-    /// Learns that a batch is done: what leaves by it, and how fast the device was.
-    pub fn done(&self, tokens: usize, computed: usize, took: Duration) {
+    /// Learns that a device is done with its batch, and how fast it was; gives the jobs of the batch to be answered. `None` where the device was given up
+    /// meanwhile, and they are another's.
+    pub fn done(&self, number: usize, computed: usize, took: Duration) -> Option<Vec<Job<W>>> {
         let mut waiting = self.lock();
-        waiting.admission.leave(tokens as u64);
+        let device = waiting.devices.get_mut(number).filter(|device| !device.replica.is_lost())?;
+        let jobs = std::mem::take(&mut device.flight);
+        device.taken = None;
+        let cost = jobs.iter().map(|job| job.work.cost()).sum();
+        device.replica.did(jobs.len() as u64, cost);
+        waiting.admission.leave(cost);
         waiting.admission.measured(computed as u64, took);
-        waiting.taken = None;
         self.told(&waiting);
+        Some(jobs)
+    }
+
+    /// Learns how fast a device is by work that nobody asked for.
+    pub fn measured(&self, computed: usize, took: Duration) {
+        self.lock().admission.measured(computed as u64, took);
+    }
+
+    /// Gives up a device. The last one takes all that waits with it.
+    pub fn lose(&self, number: usize) {
+        let mut waiting = self.lock();
+        let (left, chores) = waiting.lose(number);
+        self.told(&waiting);
+        drop(waiting);
+        self.give_up(left, chores, &Failure::DeviceLost);
     }
 }
 
 impl Line {
-    /// The next batch of sentences, and the shape in which they run; `None` once the line is closed and empty.
-    pub fn next(&self, grid: &Grid) -> Option<(Vec<Job>, usize, Option<Shape>)> {
-        self.next_by(|queues, keep| take(queues, grid, keep)).map(|batch| (batch.items, batch.tokens, batch.shape))
+    /// The next batch of sentences for a device; `None` once the line is closed and empty, or the device is given up.
+    pub fn next(&self, number: usize, grid: &Grid) -> Option<Taken<Sentence>> {
+        self.next_by(number, |queues, keep| take(queues, grid, keep))
     }
 }
 
-/// Closes a line however the thread of its device ends.
-pub struct Ending<'a, W: Work>(pub &'a Line<W>);
+/// Gives up a device however its thread ends.
+pub struct Ending<'a, W: Work>(pub &'a Line<W>, pub usize);
 
 impl<W: Work> Drop for Ending<'_, W> {
     fn drop(&mut self) {
-        self.0.close(&Failure::DeviceLost, true);
+        self.0.lose(self.1);
     }
 }

@@ -12,17 +12,24 @@ use prometheus_client::registry::Registry;
 use trifuse::{Error, Result};
 
 use crate::queueing::ledger::{Ledger, Outcome};
+use crate::replica::Replica;
 
+mod devices;
 mod histogram;
 mod models;
+mod vllm;
+mod written;
 
-pub use histogram::Histogram;
+pub use devices::Device;
+use devices::Devices;
+pub use histogram::{Histogram, SECONDS};
 use models::Models;
+pub use vllm::CacheUse;
+use vllm::Vllm;
+pub use written::{Finished, Written};
 
 type Labels = Vec<(&'static str, String)>;
 
-/// Bounds of times, in seconds.
-pub const SECONDS: [f64; 14] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 /// Bounds of the tokens of a batch.
 const TOKENS: [f64; 11] = [64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 65536.0, 131_072.0];
 
@@ -34,15 +41,14 @@ pub struct Metrics {
     took: Family<Labels, Histogram, fn() -> Histogram>,
     /// Requests by the model or adapter that they name.
     pub models: Models,
+    devices: Devices,
     /// The time that a sentence waits for the device.
     pub waited: Histogram,
     /// The time of a batch on the device.
     pub computed: Histogram,
     batch: Histogram,
-    /// The time from a prompt to its first token.
-    pub first_token: Histogram,
-    /// The time between two tokens of an answer.
-    pub next_token: Histogram,
+    /// What a language model's prompts and answers are measured by.
+    pub written: Arc<Written>,
     /// Tokens of texts and prompts.
     pub prompt_tokens: Counter,
     /// Tokens that were generated.
@@ -87,6 +93,8 @@ impl Metrics {
         registry.register("trifuse_request_seconds", "Time from the header of a request to the start of its answer, by route", took.clone());
         let models = Models::default();
         registry.register_collector(Box::new(models.clone()));
+        let devices = Devices::default();
+        registry.register_collector(Box::new(devices.clone()));
         let mut histogram = |name: &str, help: &str, bounds: &'static [f64]| {
             let histogram = Histogram::new(bounds);
             registry.register(name, help, histogram.clone());
@@ -95,9 +103,8 @@ impl Metrics {
         let waited = histogram("trifuse_queue_seconds", "Time that a sentence or an operation waits for the device", &SECONDS);
         let computed = histogram("trifuse_batch_seconds", "Time of a batch on the device", &SECONDS);
         let batch = histogram("trifuse_batch_tokens", "Tokens of a batch, without what fills it up", &TOKENS);
-        let first_token = histogram("trifuse_first_token_seconds", "Time from a prompt to its first token", &SECONDS);
-        let next_token = histogram("trifuse_next_token_seconds", "Time between two tokens of an answer", &SECONDS);
         let operated = histogram("trifuse_operations_seconds", "Time of the operations that were put behind each other on the device", &SECONDS);
+        let written = Written::registered(&mut registry);
         let queries = Counter::default();
         registry.register("trifuse_operations", "Operations that ran", queries.clone());
         let (prompt_tokens, generated_tokens) = (Counter::default(), Counter::default());
@@ -114,11 +121,11 @@ impl Metrics {
             refusals,
             took,
             models,
+            devices,
             waited,
             computed,
             batch,
-            first_token,
-            next_token,
+            written,
             operated,
             queries,
             prompt_tokens,
@@ -159,10 +166,33 @@ impl Metrics {
         waited.for_each(|waited| self.waited.observe(waited.as_secs_f64()));
     }
 
+    /// Tells of a language model by the names of vLLM too.
+    pub fn tell_as_vllm(&mut self, model: &str, cache_use: CacheUse) {
+        let vllm = Vllm { model: model.to_owned(), written: Arc::clone(&self.written), cache_use };
+        self.registry.register_collector(Box::new(vllm));
+    }
+
+    /// Counts the tokens of prompts, and of what was written behind them.
+    pub fn wrote(&self, prompt: usize, generated: usize) {
+        self.written.prompt_tokens.inc_by(prompt as u64);
+        self.written.tokens.inc_by(generated as u64);
+        self.tokens(prompt, generated);
+    }
+
     /// Counts tokens that came in and tokens that went out.
     pub fn tokens(&self, prompt: usize, generated: usize) {
         self.prompt_tokens.inc_by(prompt as u64);
         self.generated_tokens.inc_by(generated as u64);
+    }
+
+    /// Tells of the devices of a model from here on.
+    pub fn tell_of(&self, model: &str, replicas: &[Arc<Replica>]) {
+        self.devices.add(model, replicas);
+    }
+
+    /// The devices of all models.
+    pub fn devices(&self) -> Vec<Device> {
+        self.devices.list()
     }
 
     /// Everything as text.

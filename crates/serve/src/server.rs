@@ -23,11 +23,14 @@ use crate::metrics::Metrics;
 use crate::operations::{Operations, OperationsModel};
 use crate::queueing::clock::Monotonic;
 use crate::queueing::ledger::Ledger;
+use crate::turns::Turns;
 
 /// Connections that the system holds before they are accepted.
 const BACKLOG: u32 = 1024;
 /// How often the end of all requests is looked for.
 const STEP: Duration = Duration::from_millis(10);
+/// How often devices that hang, and prompts that wait for nobody, are looked for.
+const WATCH: Duration = Duration::from_millis(50);
 /// How long callers have to take what was sent to them at the very end.
 const LAST: Duration = Duration::from_secs(2);
 
@@ -79,11 +82,21 @@ impl Server {
         let socket = socket.map_err(Error::io(&place, "open"))?;
         socket.set_reuseaddr(true).and_then(|()| socket.bind(config.listen)).map_err(Error::io(&place, "listen on"))?;
         let ledger = Arc::new(Ledger::default());
-        let metrics = Arc::new(Metrics::new(Arc::clone(&ledger)));
-        let shared = Shared { limits: config.queue, clock: Arc::new(Monotonic::default()), metrics, ledger };
+        let mut metrics = Metrics::new(Arc::clone(&ledger));
+        let generator = generator.map(|generator| {
+            let told = [metrics.written.running.clone(), metrics.written.waiting.clone()];
+            Arc::new(Turns::new(generator, told)) as Arc<dyn Generate>
+        });
+        if let Some(generator) = generator.as_ref().filter(|_| config.vllm_metrics) {
+            let own = Arc::clone(generator);
+            metrics.tell_as_vllm(generator.keeper().base(), Box::new(move || own.cache_use().unwrap_or(0.0)));
+        }
+        let shared = Shared { limits: config.queue, clock: Arc::new(Monotonic::default()), metrics: Arc::new(metrics), ledger };
         let started = embeddings.map(|model| Embeddings::start(model, &shared)).transpose()?;
-        let (embeddings, device) = started.map_or((None, None), |(embeddings, device)| (Some(embeddings), Some(device)));
-        let mut devices = Vec::from_iter(device);
+        let (embeddings, mut devices) = started.map_or((None, Vec::new()), |(embeddings, devices)| (Some(embeddings), devices));
+        if let Some(generator) = &generator {
+            shared.metrics.tell_of(generator.keeper().base(), &generator.replicas());
+        }
         check_names(embeddings.as_ref(), generator.as_deref(), operations.is_some())?;
         let operations = match operations {
             Some(model) => {
@@ -104,6 +117,7 @@ impl Server {
         let (phases, phase) = watch::channel(Phase::Ready);
         let accepting = runtime.spawn(accept(listener, Arc::clone(&app), router(Arc::clone(&app)), Arc::clone(&room), phase));
         let (drain, asked) = watch::channel(false);
+        runtime.spawn(watch(Arc::clone(&app)));
         let supervisor = runtime.spawn(supervise(Arc::clone(&app), asked, phases, accepting, room));
         Ok(Handle { addr, app, runtime, drain, supervisor, devices })
     }
@@ -122,6 +136,20 @@ fn check_names(embeddings: Option<&Embeddings>, generator: Option<&dyn Generate>
     match names.into_iter().find(|name| registry.lease(name).is_ok()) {
         Some(name) => Err(Error::invalid("models", "names of their own", format!("{name:?} twice"))),
         None => Ok(()),
+    }
+}
+
+/// Gives up devices that hang, and prompts that wait for nobody or for too long, for as long as the server runs.
+async fn watch(app: Arc<App>) {
+    let most = app.config.limits.hang;
+    loop {
+        sleep(WATCH).await;
+        if let Some(embeddings) = &app.embeddings {
+            embeddings.watch(most);
+        }
+        if let Some(generator) = &app.generator {
+            generator.watch(most);
+        }
     }
 }
 

@@ -160,6 +160,11 @@ impl<D: Backend> Engine<D> {
         self.context
     }
 
+    /// The most requests that run at once.
+    pub fn seats(&self) -> usize {
+        self.seats.len()
+    }
+
     /// What the scheduler holds.
     pub fn usage(&self) -> Usage {
         self.scheduler.usage()

@@ -48,6 +48,8 @@ struct State {
     lost: AtomicBool,
     /// When the present step began, in milliseconds since the start and one more; 0 between steps.
     began: AtomicU64,
+    /// The bits of the part of the pages of K and V that requests hold.
+    cache: AtomicU64,
 }
 
 /// A thread that runs an engine. Dropping it gives up what runs.
@@ -153,6 +155,11 @@ impl Service {
         Some(self.started.elapsed().saturating_sub(Duration::from_millis(began)))
     }
 
+    /// The part of the pages of K and V that requests hold, from 0 to 1, as of the last step. It waits for nothing.
+    pub fn cache_use(&self) -> f64 {
+        f64::from_bits(self.state.cache.load(Ordering::Relaxed))
+    }
+
     /// Sends a command that is answered.
     fn ask<A>(&self, command: impl FnOnce(Sender<A>) -> Command) -> Result<A> {
         let (sender, answer) = channel();
@@ -227,6 +234,7 @@ impl<D: Backend> Running<D> {
             self.state.began.store(now + 1, Ordering::Release);
             let stepped = self.engine.step(now, &mut outputs);
             self.state.began.store(0, Ordering::Release);
+            self.show_cache_use();
             let (idle, lost) = (matches!(stepped, Ok(false)), matches!(stepped, Err(Error::Device { .. })));
             if lost {
                 self.state.lost.store(true, Ordering::Release);
@@ -243,6 +251,12 @@ impl<D: Backend> Running<D> {
         }
     }
 
+    fn show_cache_use(&self) {
+        let Usage { used_pages, free_pages, .. } = self.engine.usage();
+        let part = used_pages as f64 / (used_pages + free_pages).max(1) as f64;
+        self.state.cache.store(part.to_bits(), Ordering::Relaxed);
+    }
+
     /// Takes what came; waits where there is nothing else to do. False where the thread is to end.
     fn take_commands(&mut self) -> bool {
         loop {
@@ -251,7 +265,11 @@ impl<D: Backend> Running<D> {
                 return false;
             }
             let next = match self.inbox.try_recv() {
-                Err(TryRecvError::Empty) if idle => self.inbox.recv().ok(),
+                Err(TryRecvError::Empty) if idle => {
+                    // Requests that were given up have left pages since the last step.
+                    self.show_cache_use();
+                    self.inbox.recv().ok()
+                }
                 Err(TryRecvError::Empty) => return true,
                 Err(TryRecvError::Disconnected) => None,
                 Ok(command) => Some(command),

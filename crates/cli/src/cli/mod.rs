@@ -40,7 +40,6 @@ mod warnings;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use trifuse::backends::Choice;
 use trifuse::{Error, Result};
 
 use outcome::Outcome;
@@ -61,9 +60,9 @@ struct Cli {
 /// Options of every command.
 #[derive(Debug, clap::Args)]
 struct Global {
-    /// Where to run; `wgpu:1` is the second device of that backend
+    /// Where to run; `wgpu:1` is the second device of that backend, and `serve` takes several, as `cuda:0,cuda:1`
     #[arg(long, global = true, default_value = "auto", env = "TRIFUSE_BACKEND", value_name = "BACKEND", value_parser = values::backend(), help_heading = "Global options")]
-    backend: Choice,
+    backend: values::Devices,
     /// Print one JSON object on standard output; everything else goes to standard error
     #[arg(long, global = true, help_heading = "Global options")]
     json: bool,
@@ -203,25 +202,25 @@ fn parse() -> Result<Cli, clap::Error> {
 
 fn run(command: Command, global: &Global, output: &Output) -> Result<Outcome> {
     match command {
-        Command::Devices => devices::run(&global.backend, output),
-        Command::Demo(args) => demo::run(&args, &global.backend, output),
-        Command::Compress(args) => compress::run(&args, &global.backend, output),
+        Command::Devices => devices::run(global.backend.only()?, output),
+        Command::Demo(args) => demo::run(&args, global.backend.only()?, output),
+        Command::Compress(args) => compress::run(&args, global.backend.only()?, output),
         Command::Decompress(args) => decompress::run(&args, output),
         Command::Bundle(args) => bundle::run(&args, output),
         Command::Inspect(args) => inspect::run(&args, output),
-        Command::Embed(args) => embed::run(&args, &global.backend, output),
+        Command::Embed(args) => embed::run(&args, global.backend.only()?, output),
         #[cfg(feature = "serve")]
         Command::Serve(args) => serve::run(&args, &global.backend, output),
         #[cfg(feature = "serve")]
         Command::Load(args) => load::run(&args, output),
-        Command::Generate(args) => generate::run(&args, &global.backend, output),
-        Command::Chat(args) => chat::run(&args, &global.backend, output),
-        Command::Eval(args) => eval::run(&args, &global.backend, output),
-        Command::Shrink(args) => shrink::run(&args, &global.backend, output),
-        Command::Profile(args) => profile::run(&args, &global.backend, output),
+        Command::Generate(args) => generate::run(&args, global.backend.only()?, output),
+        Command::Chat(args) => chat::run(&args, global.backend.only()?, output),
+        Command::Eval(args) => eval::run(&args, global.backend.only()?, output),
+        Command::Shrink(args) => shrink::run(&args, global.backend.only()?, output),
+        Command::Profile(args) => profile::run(&args, global.backend.only()?, output),
         Command::Repair(args) => repair::run(&args, output),
-        Command::Verify(args) => verify::run(&args, &global.backend, output),
-        Command::Bench(args) => bench::run(&args, &global.backend, output),
+        Command::Verify(args) => verify::run(&args, global.backend.only()?, output),
+        Command::Bench(args) => bench::run(&args, global.backend.only()?, output),
         Command::Kernels(args) => kernels::run(&args, output),
         Command::Completions(args) => completions::run(&args, Cli::command(), output),
     }

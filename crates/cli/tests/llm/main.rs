@@ -8,6 +8,10 @@
 mod adapted;
 #[path = "../backends/mod.rs"]
 mod backends;
+#[cfg(all(unix, feature = "serve"))]
+#[path = "../../../serve/tests/support/client.rs"]
+#[allow(dead_code, reason = "the server's own tests use the rest")]
+mod client;
 mod coming;
 mod command;
 mod engine;
@@ -18,6 +22,8 @@ mod serve;
 #[path = "../served/mod.rs"]
 mod served;
 mod shrink;
+#[cfg(all(unix, feature = "serve"))]
+mod signal;
 mod support;
 mod tiny;
 mod told;
@@ -44,6 +50,11 @@ fn main() {
     #[cfg(all(unix, feature = "serve"))]
     trials.push(libtest_mimic::Trial::test("serve answers as the library says", || {
         serve::answers_as_the_library_says();
+        Ok(())
+    }));
+    #[cfg(all(unix, feature = "serve"))]
+    trials.push(libtest_mimic::Trial::test("a signal under load costs nobody an answer", || {
+        signal::a_signal_under_load_costs_nobody_an_answer();
         Ok(())
     }));
     libtest_mimic::run(&arguments, trials).exit();

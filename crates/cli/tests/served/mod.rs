@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
@@ -16,12 +16,22 @@ pub struct Served {
 impl Served {
     /// A server on the processor with these options, once it answers.
     pub fn start(options: &[&str]) -> Self {
+        Self::on("cpu", options)
+    }
+
+    /// A server on these devices with these options, once it answers.
+    pub fn on(devices: &str, options: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_trifuse"));
-        command.args(["serve", "--json", "--listen", "127.0.0.1:0", "--drain-delay", "0", "--backend", "cpu"]).args(options);
+        command.args(["serve", "--json", "--listen", "127.0.0.1:0", "--drain-delay", "0", "--backend", devices]).args(options);
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let notes = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
         let address = notes.filter_map(|note| note.split_once("http://").map(|(_, address)| address.to_owned())).next().unwrap();
         Self { child, address }
+    }
+
+    /// Where it is.
+    pub fn address(&self) -> SocketAddr {
+        self.address.parse().unwrap()
     }
 
     /// The status and the text of an answer.
@@ -54,7 +64,17 @@ impl Served {
 
     /// Ends it by a signal, and checks that it answered this many requests, all that it let in.
     pub fn end(&mut self, answered: usize) {
+        self.signal();
+        self.ended(answered);
+    }
+
+    /// Tells it to end, as a service manager does.
+    pub fn signal(&self) {
         assert!(Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap().success());
+    }
+
+    /// Waits until it has ended, and checks that it answered this many requests, all that it let in.
+    pub fn ended(&mut self, answered: usize) {
         assert_eq!(self.child.wait().unwrap().code(), Some(0));
         let mut report = String::new();
         self.child.stdout.take().unwrap().read_to_string(&mut report).unwrap();

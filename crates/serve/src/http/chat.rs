@@ -121,7 +121,7 @@ pub async fn chat(State(app): State<Arc<App>>, caller: Caller, request: Request<
         return Ok(Chunks { frame, first: Some(first), choice: Box::new(choice), prompt, include_usage: writing.include_usage }.answer(&app, speech));
     }
     let (part, finish) = speech.whole().await?;
-    app.shared.metrics.tokens(prompt, speech.tokens);
+    app.shared.metrics.wrote(prompt, speech.tokens);
     let told = if logprobs { nested(generator.as_ref(), &part.tokens) } else { Value::Null };
     let mut whole = frame;
     whole["choices"] = json!([{"index": 0, "message": {"role": "assistant", "content": part.text}, "logprobs": told, "finish_reason": finish}]);

@@ -106,7 +106,7 @@ pub async fn completions(State(app): State<Arc<App>>, caller: Caller, request: R
         choices.push(choice(index, &(before + &part.text), told, Some(finish)));
         (prompt, generated) = (prompt + count, generated + speech.tokens);
     }
-    app.shared.metrics.tokens(prompt, generated);
+    app.shared.metrics.wrote(prompt, generated);
     let mut whole = frame;
     (whole["choices"], whole["usage"]) = (choices.into(), usage(prompt, generated));
     answer(&whole)

@@ -14,7 +14,6 @@ use base64::prelude::BASE64_STANDARD;
 use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::oneshot;
-use trifuse::adapters::engine::AdapterId;
 
 use super::app::App;
 use super::caller::Caller;
@@ -22,7 +21,7 @@ use super::fault::Fault;
 use super::fields::Fields;
 use super::inputs::{Input, inputs};
 use crate::embeddings::Embeddings;
-use crate::line::Sentence;
+use crate::line::{Copies, Sentence};
 use crate::queueing::registry::{Lease, Model, NotThere};
 
 /// What is asked for.
@@ -56,7 +55,7 @@ impl Ask {
     }
 
     /// The adapter of each input.
-    fn models(&self, embeddings: &Embeddings) -> Result<Vec<Option<Lease<AdapterId>>>, Fault> {
+    fn models(&self, embeddings: &Embeddings) -> Result<Vec<Option<Lease<Copies>>>, Fault> {
         let registry = embeddings.registry();
         let lease = |param: &str, name: &str| match registry.lease(name) {
             Ok(Model::Base) => Ok(None),
@@ -153,7 +152,7 @@ pub async fn embeddings(State(app): State<Arc<App>>, caller: Caller, request: Re
 }
 
 /// Counts a request for each model and adapter that it names.
-fn count_names(app: &App, embeddings: &Embeddings, models: &[Option<Lease<AdapterId>>]) {
+fn count_names(app: &App, embeddings: &Embeddings, models: &[Option<Lease<Copies>>]) {
     let registry = embeddings.registry();
     let names: BTreeSet<&str> = models.iter().map(|lease| lease.as_ref().map_or(registry.base(), |lease| lease.alias.as_str())).collect();
     names.into_iter().for_each(|name| app.shared.metrics.models.asked(name));

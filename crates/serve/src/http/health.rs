@@ -18,7 +18,7 @@ use super::writing::one_token;
 /// The description of every route.
 pub const OPENAPI: &str = include_str!("openapi.json");
 
-/// Whether the server can answer; with `?deep=1` the device embeds one token for it, or draws one.
+/// Whether the server can answer, and by how many of its devices; with `?deep=1` the device embeds one token for it, or draws one.
 ///
 /// # Errors
 /// It cannot, or is about to end.
@@ -46,7 +46,9 @@ pub async fn health(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, F
         operations.is_open()?;
         hangs(operations.running())?;
     }
-    answer(&json!({"status": "ready"}))
+    let devices = app.shared.metrics.devices();
+    let working = devices.iter().filter(|device| !device.replica.is_lost()).count();
+    answer(&json!({"status": "ready", "devices": {"all": devices.len(), "working": working}}))
 }
 
 /// The server's version.

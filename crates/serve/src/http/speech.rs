@@ -7,7 +7,7 @@ use trifuse::llm::schedule::Finish;
 use trifuse::llm::tokens::Detokenizer;
 
 use crate::generate::{Coming, Generate, Token};
-use crate::metrics::Metrics;
+use crate::metrics::{Finished, Metrics};
 use crate::queueing::ticket::Failure;
 
 /// A text that is being written.
@@ -16,6 +16,10 @@ pub struct Speech {
     text: Detokenizer,
     generator: Arc<dyn Generate>,
     metrics: Arc<Metrics>,
+    /// When the prompt was handed to the engine.
+    began: Instant,
+    /// Whether how it ended was counted.
+    ended: bool,
     /// When the last token came, or before the first one when the prompt was handed to the engine.
     since: Instant,
     /// Tokens that no part has had yet. They stay where nobody waits for the next part to its end.
@@ -38,7 +42,7 @@ pub struct Part {
 impl Speech {
     /// The text of `coming`, whose prompt the engine got at `since`.
     pub fn new(coming: Coming, text: Detokenizer, generator: Arc<dyn Generate>, metrics: Arc<Metrics>, since: Instant) -> Self {
-        Self { coming, text, generator, metrics, since, fresh: Vec::new(), tokens: 0 }
+        Self { coming, text, generator, metrics, began: since, ended: false, since, fresh: Vec::new(), tokens: 0 }
     }
 
     /// The next part. Behind one that ends the text there is none.
@@ -52,7 +56,8 @@ impl Speech {
                 continue;
             }
             let now = Instant::now();
-            let times = if self.tokens == 0 { &self.metrics.first_token } else { &self.metrics.next_token };
+            let written = &self.metrics.written;
+            let times = if self.tokens == 0 { &written.first_token } else { &written.next_token };
             times.observe((now - self.since).as_secs_f64());
             self.since = now;
             self.tokens += 1;
@@ -61,20 +66,31 @@ impl Speech {
             self.fresh.push(token);
             if piece.stop.is_some() {
                 self.coming.satisfied();
+                self.end(Finished::Stop);
                 return Ok(self.part(piece.text, Some("stop")));
             }
             if !piece.text.is_empty() {
                 return Ok(self.part(piece.text, None));
             }
         }
-        let finish = match self.coming.end().await? {
-            Finish::Stop => "stop",
-            Finish::Length => "length",
-            Finish::Deadline => return Err(Failure::Expired),
-            other => return Err(Failure::Internal(format!("the engine ended by {other:?}"))),
+        let finish = match self.coming.end().await {
+            Ok(Finish::Stop) => Ok(Finished::Stop),
+            Ok(Finish::Length) => Ok(Finished::Length),
+            Ok(Finish::Deadline) => Err(Failure::Expired),
+            Ok(other) => Err(Failure::Internal(format!("the engine ended by {other:?}"))),
+            Err(failure) => Err(failure),
         };
+        self.end(*finish.as_ref().unwrap_or(&Finished::Error));
+        let finish = finish?;
         let text = self.text.finish().text;
-        Ok(self.part(text, Some(finish)))
+        Ok(self.part(text, Some(finish.name())))
+    }
+
+    /// Counts how it ended, once.
+    fn end(&mut self, how: Finished) {
+        if !std::mem::replace(&mut self.ended, true) {
+            self.metrics.written.end(how, self.began.elapsed());
+        }
     }
 
     fn part(&mut self, text: String, finish: Option<&'static str>) -> Part {
@@ -95,5 +111,12 @@ impl Speech {
                 return Ok((whole, finish));
             }
         }
+    }
+}
+
+impl Drop for Speech {
+    fn drop(&mut self) {
+        // Where it has not ended its caller is gone.
+        self.end(Finished::Abort);
     }
 }

@@ -11,8 +11,9 @@ use super::embeddings::json as answer;
 use super::fault::Fault;
 use super::models::cards;
 use super::paths::ROUTES;
-use crate::metrics::SECONDS;
+use crate::metrics::{Device, SECONDS};
 use crate::queueing::ledger::Outcome;
+use crate::replica::Done;
 
 /// How far the server is, and whether it has a device.
 fn state(app: &App) -> &'static str {
@@ -41,6 +42,19 @@ fn models(app: &App) -> Vec<Value> {
     cards(app).into_iter().map(one).collect()
 }
 
+/// Every device of every model, whether it works, and what it has done.
+fn devices(app: &App) -> Vec<Value> {
+    let one = |device: Device| {
+        let Done { tasks, tokens, handed_on } = device.replica.done();
+        let state = if device.replica.is_lost() { "lost" } else { "working" };
+        json!({
+            "model": device.model, "replica": device.number, "device": device.replica.device(), "state": state,
+            "tasks": tasks, "tokens": tokens, "handed_on": handed_on,
+        })
+    };
+    app.shared.metrics.devices().into_iter().map(one).collect()
+}
+
 /// What the server does.
 ///
 /// # Errors
@@ -59,13 +73,14 @@ pub async fn status(State(app): State<Arc<App>>) -> Result<Response, Fault> {
         "tokens": {"waiting": metrics.queued_tokens.get(), "prompt": metrics.prompt_tokens.get(), "generated": metrics.generated_tokens.get()},
         "connections": metrics.connections.get(),
         "models": models(&app),
+        "devices": devices(&app),
         "seconds": {
             "bounds": SECONDS,
             "routes": routes,
             "queue": metrics.waited.counts(),
             "batch": metrics.computed.counts(),
-            "first_token": metrics.first_token.counts(),
-            "next_token": metrics.next_token.counts(),
+            "first_token": metrics.written.first_token.counts(),
+            "next_token": metrics.written.next_token.counts(),
         },
     }))
 }

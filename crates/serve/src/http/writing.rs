@@ -151,7 +151,7 @@ impl Writing {
             timeout: caller.timeout,
         };
         let since = Instant::now();
-        generator.submit(prompt, accept)?;
+        generator.submit(prompt, accept).map_err(|refused| refused.closed)?;
         app.shared.metrics.models.asked(&name);
         Ok(Speech::new(pending.begin().await?, text, Arc::clone(generator), Arc::clone(&app.shared.metrics), since))
     }
@@ -203,10 +203,8 @@ pub async fn one_token(app: &App, generator: &Arc<dyn Generate>) -> Result<(), F
     let (accept, pending) = answer(&app.shared.ledger);
     let params = SamplingParams::greedy();
     let timeout = Some(Duration::from_secs(10));
-    generator.submit(
-        Prompt { ids: vec![0], max_tokens: Some(1), params, prompt_logprobs: None, adapter: None, grammar: None, tenant: Default::default(), timeout },
-        accept,
-    )?;
+    let prompt = Prompt { ids: vec![0], max_tokens: Some(1), params, prompt_logprobs: None, adapter: None, grammar: None, tenant: Default::default(), timeout };
+    generator.submit(prompt, accept).map_err(|refused| refused.closed)?;
     let mut coming = pending.begin().await?;
     while coming.token().await.is_some() {}
     coming.end().await?;
@@ -274,7 +272,7 @@ impl Chunks {
                 break;
             }
         }
-        app.shared.metrics.tokens(self.prompt, speech.tokens);
+        app.shared.metrics.wrote(self.prompt, speech.tokens);
         if self.include_usage {
             events.data(&self.event(json!([]), Some(usage(self.prompt, speech.tokens)))).await?;
         }

@@ -11,14 +11,18 @@ use super::regions::Regions;
 use super::runner;
 use super::task::{Done, Task};
 use crate::embeddings::Shared;
+use crate::kserve::attention::NAME;
 use crate::line::{Closed, Line};
 use crate::queueing::gather;
 use crate::queueing::ledger::Ledger;
 use crate::queueing::queues::Tenant;
 use crate::queueing::ticket::{self, Failure, Waiter};
+use crate::replica::Replica;
 
 /// A device of operations, which is opened on the thread that runs it.
 pub struct OperationsModel {
+    /// The device's name.
+    pub device: String,
     /// What opens it.
     pub open: Box<dyn FnOnce() -> Result<Box<dyn Operate>> + Send>,
     /// Bytes that regions may have, all together.
@@ -42,8 +46,9 @@ impl Operations {
     /// # Errors
     /// What opening it fails with.
     pub fn start(model: OperationsModel, shared: &Shared) -> Result<(Self, JoinHandle<()>)> {
-        let OperationsModel { open, region_bytes } = model;
-        let line = Line::new(shared.limits, Arc::clone(&shared.clock), Arc::clone(&shared.metrics));
+        let OperationsModel { device, open, region_bytes } = model;
+        let replicas = [Replica::new(device)];
+        let line = Line::new(shared.limits, Arc::clone(&shared.clock), Arc::clone(&shared.metrics), &replicas);
         let line = Arc::new(line.told_by(shared.metrics.queued_operations.clone()));
         let (sender, ready) = mpsc::channel::<Result<()>>();
         let own = Arc::clone(&line);
@@ -58,6 +63,7 @@ impl Operations {
         };
         let thread = std::thread::Builder::new().name("operations".into()).spawn(work).map_err(Error::io("thread of the operations", "start"))?;
         ready.recv().map_err(|_| Error::device("opening the device", "its thread ended"))??;
+        shared.metrics.tell_of(NAME, &replicas);
         Ok((Self { regions: Regions::new(region_bytes), line, ledger: Arc::clone(&shared.ledger) }, thread))
     }
 

@@ -35,12 +35,14 @@ pub struct Admission {
     tokens: u64,
     /// Means of the tokens and of the seconds of a batch; no batch was measured where the second is 0.
     means: [f64; 2],
+    /// Devices that take batches.
+    devices: usize,
 }
 
 impl Admission {
     /// An empty queue.
     pub fn new(limits: Limits) -> Self {
-        Self { limits, tokens: 0, means: [0.0; 2] }
+        Self { limits, tokens: 0, means: [0.0; 2], devices: 1 }
     }
 
     /// The tokens that wait or run.
@@ -48,10 +50,15 @@ impl Admission {
         self.tokens
     }
 
-    /// The measured rate; `None` before the first batch.
+    /// Lets so many devices take batches at once, 1 at first.
+    pub fn share_among(&mut self, devices: usize) {
+        self.devices = devices.max(1);
+    }
+
+    /// The measured rate of all devices; `None` before the first batch.
     pub fn tokens_per_second(&self) -> Option<f64> {
         let [tokens, seconds] = self.means;
-        (seconds > 0.0).then(|| tokens / seconds)
+        (seconds > 0.0).then(|| tokens / seconds * self.devices as f64)
     }
 
     /// How long what is there now will take; nothing before the first batch.

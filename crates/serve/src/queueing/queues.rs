@@ -29,6 +29,22 @@ impl<T> Default for Fifo<T> {
     }
 }
 
+impl<T> Fifo<T> {
+    /// Takes the items for which `those` holds, and gives their cost.
+    fn take_those(&mut self, those: &mut dyn FnMut(&T) -> bool, into: &mut Vec<T>) -> u64 {
+        let mut gone = 0;
+        for (cost, item) in std::mem::take(&mut self.0) {
+            if those(&item) {
+                gone += cost;
+                into.push(item);
+            } else {
+                self.0.push_back((cost, item));
+            }
+        }
+        gone
+    }
+}
+
 impl<T> Queue for Fifo<T> {
     type Item = T;
 
@@ -157,6 +173,28 @@ impl<T> Queues<T> {
         self.tenants.lane(tenant.number, tenant.share.into(), cost).lane(adapter, 1, cost).0.push_back((cost, item));
         self.len += 1;
         self.cost = self.cost.saturating_add(cost);
+    }
+
+    /// Puts an item that had its turn back, before all others of its tenant's and adapter's lane.
+    pub fn push_front(&mut self, tenant: Tenant, adapter: u64, cost: u64, item: T) {
+        self.tenants.lane(tenant.number, tenant.share.into(), cost).lane(adapter, 1, cost).0.push_front((cost, item));
+        self.len += 1;
+        self.cost = self.cost.saturating_add(cost);
+    }
+
+    /// Takes the items for which `those` holds out of their lanes, whosever turn it is.
+    pub fn take_those(&mut self, mut those: impl FnMut(&T) -> bool) -> Vec<T> {
+        let mut taken = Vec::new();
+        for tenant in &mut self.tenants.lanes {
+            for adapter in &mut tenant.queue.lanes {
+                let gone = adapter.queue.take_those(&mut those, &mut taken);
+                adapter.waits = adapter.waits.saturating_sub(gone);
+                tenant.waits = tenant.waits.saturating_sub(gone);
+                self.cost = self.cost.saturating_sub(gone);
+            }
+        }
+        self.len -= taken.len();
+        taken
     }
 
     /// The cost of the item that is next.

@@ -8,11 +8,15 @@ mod embeddings;
 mod faults;
 mod limits;
 mod page;
+mod replicas;
+mod replicas_writing;
 mod routes;
 mod shapes;
 mod speaking;
 #[path = "../support/mod.rs"]
 mod support;
+mod turns;
+mod vllm;
 
 use std::sync::Arc;
 

@@ -24,7 +24,7 @@ fn models_are_listed_with_their_adapters() {
 fn health_version_and_metrics_answer() {
     let server = Running::new();
     let mut client = server.client();
-    assert_eq!(client.get("/health").json(), json!({"status": "ready"}));
+    assert_eq!(client.get("/health").json(), json!({"status": "ready", "devices": {"all": 1, "working": 1}}));
     assert_eq!(client.get("/health?deep=1").status, 200);
     assert_eq!(client.get("/version").json(), json!({"version": env!("CARGO_PKG_VERSION")}));
     client.post("/v1/embeddings", &json!({"model": "tiny", "input": "w1 w2"}));

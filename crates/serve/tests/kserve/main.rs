@@ -49,7 +49,7 @@ impl Running {
         config.threads = 2;
         config.limits.drain_delay = std::time::Duration::ZERO;
         set(&mut config);
-        let operations = OperationsModel { open: Box::new(|| Ok(open())), region_bytes: REGION_BYTES };
+        let operations = OperationsModel { device: "cpu:0".into(), open: Box::new(|| Ok(open())), region_bytes: REGION_BYTES };
         let models = Models { embeddings: Some(tiny::model_with(folder.path(), |_| {})), operations: Some(operations), ..Models::default() };
         Self { handle: Some(Server::serve(config, models).unwrap()), folder }
     }

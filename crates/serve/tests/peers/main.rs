@@ -158,7 +158,7 @@ fn triton() {
     config.limits.drain_delay = std::time::Duration::ZERO;
     config.client_shm = true;
     let open = || -> trifuse::Result<Box<dyn Operate>> { Ok(Box::new(Operator::new(Arc::new(Cpu::open(0)?))?)) };
-    let operations = OperationsModel { open: Box::new(open), region_bytes: 1 << 20 };
+    let operations = OperationsModel { device: "cpu:0".into(), open: Box::new(open), region_bytes: 1 << 20 };
     let models = Models { embeddings: Some(tiny::model_with(folder.path(), |_| {})), operations: Some(operations), ..Models::default() };
     let handle = Server::serve(config, models).unwrap();
     let script = at("tests/peers/triton_client.py");

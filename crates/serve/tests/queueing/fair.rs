@@ -38,6 +38,30 @@ proptest! {
     }
 
     #[test]
+    fn what_is_taken_out_of_turn_leaves_the_rest_as_it_was(deeds in proptest::collection::vec((0u32..3, 0u64..3, 1u64..300, any::<bool>()), 1..200)) {
+        let (mut all, mut kept) = (Queues::default(), Queues::default());
+        for (number, (owner, adapter, cost, goes)) in deeds.iter().copied().enumerate() {
+            all.push(tenant(owner, owner), adapter, cost, (number, goes));
+            if !goes {
+                kept.push(tenant(owner, owner), adapter, cost, (number, goes));
+            }
+        }
+        let mut taken: Vec<usize> = all.take_those(|(_, goes)| *goes).into_iter().map(|(number, _)| number).collect();
+        taken.sort_unstable();
+        let expected: Vec<usize> = (0..deeds.len()).filter(|number| deeds[*number].3).collect();
+        prop_assert_eq!(taken, expected);
+        prop_assert_eq!((all.len(), all.cost()), (kept.len(), kept.cost()));
+        prop_assert!((0..3).all(|owner| all.ahead(tenant(owner, owner)) == kept.ahead(tenant(owner, owner))));
+        let rest = |queues: &mut Queues<(usize, bool)>| {
+            let mut rest: Vec<usize> = std::iter::from_fn(|| queues.pop()).map(|(number, _)| number).collect();
+            rest.sort_unstable();
+            rest
+        };
+        prop_assert_eq!(rest(&mut all), rest(&mut kept));
+        prop_assert_eq!((all.len(), all.cost()), (0, 0));
+    }
+
+    #[test]
     fn whoever_waits_all_the_time_gets_their_share(costs in proptest::collection::vec(1u64..200, 3), shares in proptest::collection::vec(1u32..5, 3)) {
         let mut queues = Queues::default();
         for owner in 0..3u32 {
@@ -69,6 +93,17 @@ fn what_goes_before_a_tenant_is_its_own_and_the_turns_of_others() {
     (0..10).for_each(|_| queues.push(tenant(2, 1), 0, 32, ()));
     assert_eq!((queues.cost(), queues.ahead(tenant(1, 1)), queues.ahead(tenant(2, 1))), (3520, 3520, 640), "one turn each");
     assert_eq!(queues.ahead(tenant(2, 4)), 400, "four turns to one");
+}
+
+#[test]
+fn what_had_its_turn_goes_back_before_the_others_of_its_lane() {
+    let mut queues = Queues::default();
+    (0..4).for_each(|number| queues.push(tenant(1, 1), 7, 10, number));
+    let [first, second] = [queues.pop().unwrap(), queues.pop().unwrap()];
+    [second, first].into_iter().for_each(|number| queues.push_front(tenant(1, 1), 7, 10, number));
+    assert_eq!((queues.len(), queues.cost()), (4, 40));
+    assert_eq!(std::iter::from_fn(|| queues.pop()).collect::<Vec<i32>>(), [0, 1, 2, 3]);
+    assert_eq!((queues.len(), queues.cost()), (0, 0));
 }
 
 #[test]

@@ -124,3 +124,15 @@ fn a_tenant_within_its_share_is_not_refused_for_what_another_asks() {
     // By all that waits, whoever has it there, the quiet one would be refused as the loud one is.
     assert!(simulate(5.0, Gate::All).refused[0] > 1000);
 }
+
+#[test]
+fn what_waits_is_shared_by_the_devices_that_work() {
+    let mut admission = Admission::new(Limits::default());
+    admission.measured(1000, Duration::from_secs(1));
+    admission.admit(2000, None).unwrap();
+    assert_eq!(admission.wait(), Duration::from_secs(2));
+    admission.share_among(4);
+    assert_eq!(admission.wait(), Duration::from_millis(500));
+    admission.share_among(1);
+    assert_eq!(admission.wait(), Duration::from_secs(2));
+}

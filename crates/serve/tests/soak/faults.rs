@@ -13,6 +13,8 @@ use super::mutate::Rng;
 /// A device's faults.
 pub struct Faults {
     rng: Rng,
+    /// Batches until it fails for good.
+    batches: u64,
 }
 
 /// What the device is told by the test.
@@ -24,7 +26,14 @@ pub struct Told {
 
 impl Faults {
     pub fn new(seed: u64) -> Self {
-        Self { rng: Rng::seed_from_u64(seed) }
+        Self { rng: Rng::seed_from_u64(seed), batches: u64::MAX }
+    }
+
+    /// Those of a device that does not live long.
+    pub fn short(seed: u64) -> Self {
+        let mut rng = Rng::seed_from_u64(seed);
+        let batches = rng.random_range(5..60);
+        Self { rng, batches }
     }
 
     /// What happens before a batch.
@@ -37,7 +46,8 @@ impl Faults {
             counts.blamed.many(rows.len() as u64);
             Err(error)
         };
-        if told.lost.load(Ordering::SeqCst) {
+        self.batches = self.batches.saturating_sub(1);
+        if told.lost.load(Ordering::SeqCst) || self.batches == 0 {
             return fault(Error::device("a launch", "gone, as planned"));
         }
         match self.rng.random_range(0..1000) {

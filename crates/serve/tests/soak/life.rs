@@ -94,10 +94,17 @@ impl<'a> Life<'a> {
         Rng::seed_from_u64(self.seed.wrapping_mul(1009).wrapping_add(number))
     }
 
+    /// A server, every second one with two devices, of which one fails on the way.
     fn start(&self) -> Handle {
         let (mut faults, told, counts) = (Faults::new(self.seed), Arc::clone(&self.told), Arc::clone(&self.counts));
         let deed = move |rows: &[trifuse::model::Row<'_>]| faults.before(rows, &told, &counts);
-        let handle = server(Some(tiny::model_with(self.world.encoder.path(), before(deed))), Some(writer::model(self.world.writer.path())));
+        let mut model = tiny::model_with(self.world.encoder.path(), before(deed));
+        if self.seed.is_multiple_of(2) {
+            let (mut second, told, counts) = (Faults::short(self.seed + 1), Arc::clone(&self.told), Arc::clone(&self.counts));
+            let deed = move |rows: &[trifuse::model::Row<'_>]| second.before(rows, &told, &counts);
+            model = model.and("cpu:0", tiny::opens(self.world.encoder.path(), before(deed)));
+        }
+        let handle = server(Some(model), Some(writer::model(self.world.writer.path())));
         *self.addr.lock().unwrap() = Some(handle.addr());
         handle
     }

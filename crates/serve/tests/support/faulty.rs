@@ -1,5 +1,7 @@
 //! An encoder before which something happens.
 
+use trifuse::adapters::encoded::EncodedAdapter;
+use trifuse::adapters::engine::AdapterId;
 use trifuse::model::Row;
 use trifuse::{Error, Result};
 use trifuse_serve::{Embedder, Opened};
@@ -15,6 +17,18 @@ impl Embedder for Faulty {
     fn embed(&mut self, rows: &[Row<'_>]) -> Result<Vec<f32>> {
         (self.before)(rows)?;
         self.inner.embed(rows)
+    }
+
+    fn add(&mut self, name: &str, adapter: EncodedAdapter) -> Result<AdapterId> {
+        self.inner.add(name, adapter)
+    }
+
+    fn remove(&mut self, adapter: AdapterId) -> Result<()> {
+        self.inner.remove(adapter)
+    }
+
+    fn is_resident(&self, adapter: AdapterId) -> bool {
+        self.inner.is_resident(adapter)
     }
 }
 

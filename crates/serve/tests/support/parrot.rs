@@ -7,7 +7,7 @@ use trifuse::adapters::encoded::EncodedAdapter;
 use trifuse::llm::Message;
 use trifuse::llm::schedule::Finish;
 use trifuse::{Error, Result};
-use trifuse_serve::generate::{Accept, Generate, Prompt, Sent, Token};
+use trifuse_serve::generate::{Accept, Generate, NotLetIn, Prompt, Sent, Token};
 use trifuse_serve::keeper::{Holder, Keeper, Names};
 use trifuse_serve::line::Closed;
 use trifuse_serve::queueing::registry::{Generation, Lease, Registry};
@@ -18,6 +18,8 @@ use trifuse_serve::queueing::ticket::Failure;
 pub struct Parrot {
     pub prompts: Mutex<Vec<Prompt>>,
     pub bounded: bool,
+    /// The prompts that it takes at once.
+    pub seats: usize,
     pub keeper: Keeper<String>,
 }
 
@@ -25,7 +27,7 @@ impl Default for Parrot {
     fn default() -> Self {
         let mut registry = Registry::new("parrot");
         registry.load(Generation { alias: "loud".into(), content: "1".into(), adapter: "loud".into(), about: None }, false, None).unwrap();
-        Self { prompts: Mutex::default(), bounded: false, keeper: Keeper::new(Names::new(registry), Box::new(Anything)) }
+        Self { prompts: Mutex::default(), bounded: false, seats: usize::MAX, keeper: Keeper::new(Names::new(registry), Box::new(Anything)) }
     }
 }
 
@@ -72,10 +74,14 @@ impl Generate for Parrot {
         ids.iter().filter(|id| **id > 1).map(|id| *id as u8).collect()
     }
 
-    fn submit(&self, prompt: Prompt, accept: Accept) -> Result<(), Closed> {
+    fn seats(&self) -> usize {
+        self.seats
+    }
+
+    fn submit(&self, prompt: Prompt, accept: Accept) -> Result<(), Box<NotLetIn>> {
         self.prompts.lock().unwrap().push(prompt.clone());
         if !self.bounded && prompt.ids.contains(&u32::from(b'#')) {
-            return Err(Closed::For(Failure::DeviceLost));
+            return Err(accept.refuse(Closed::For(Failure::DeviceLost)));
         }
         let (tokens, faulty) = (accept.accept(), !self.bounded);
         let room = if self.bounded { self.max_tokens().saturating_sub(prompt.ids.len()) } else { usize::MAX };

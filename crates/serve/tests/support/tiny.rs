@@ -12,10 +12,10 @@ use trifuse::adapters::encoded::{Matrix, Population, Rung};
 use trifuse::adapters::engine::ForModel;
 use trifuse::adapters::peft::{Lora, LoraAdapter};
 use trifuse::backends::cpu::Cpu;
-use trifuse::device::Open;
+use trifuse::device::Open as _;
 use trifuse::model::{Encoder, EncoderOptions, Row, Text};
 use trifuse_serve::queueing::registry::Generation;
-use trifuse_serve::{EmbeddingModel, Opened};
+use trifuse_serve::{EmbeddingModel, Open, Opened};
 
 pub const WIDTH: usize = 32;
 const WIDE: usize = 64;
@@ -142,6 +142,11 @@ pub fn peft(folder: &Path, seed: u64, rank: usize, width: usize) {
 
 /// The model as a server takes it; `change` may put something else in its place.
 pub fn model_with(folder: &Path, change: impl FnOnce(&mut Opened) + Send + 'static) -> EmbeddingModel {
+    EmbeddingModel::new(NAME, "cpu:0", opens(folder, change))
+}
+
+/// What opens the model on a device; `change` may put something else in its place.
+pub fn opens(folder: &Path, change: impl FnOnce(&mut Opened) + Send + 'static) -> Open {
     let folder = folder.to_path_buf();
     let open = move || {
         let encoder = encoder(&folder);
@@ -152,7 +157,7 @@ pub fn model_with(folder: &Path, change: impl FnOnce(&mut Opened) + Send + 'stat
         change(&mut opened);
         Ok(opened)
     };
-    EmbeddingModel { name: NAME.into(), open: Box::new(open) }
+    Box::new(open)
 }
 
 /// What the library gives, one sentence alone at a time.

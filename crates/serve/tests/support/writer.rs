@@ -10,12 +10,13 @@ use trifuse::DType;
 use trifuse::adapters::encode::{EncodeOptions, Source, encode};
 use trifuse::adapters::encoded::{Matrix, Population, Rung};
 use trifuse::adapters::peft::Lora;
+use trifuse::backend::Backend;
 use trifuse::backends::cpu::Cpu;
 use trifuse::device::Open;
 use trifuse::llm::engine::{Engine, EngineOptions};
 use trifuse::llm::{Config, Files, Model};
 use trifuse_serve::queueing::registry::Generation;
-use trifuse_serve::{LanguageModel, Speech};
+use trifuse_serve::{EngineOn, LanguageModel, Speech};
 
 use super::tiny::{Tensor, store, values};
 
@@ -85,14 +86,23 @@ fn population(config: &Config) -> Population {
 
 /// The model as a server takes it: each answer has the bits that it has alone.
 pub fn model(folder: &Path) -> LanguageModel {
+    model_on(folder, vec![Cpu::open(0).unwrap()])
+}
+
+/// The same on these devices.
+pub fn model_on<D: Backend>(folder: &Path, devices: Vec<D>) -> LanguageModel {
     let files = Files::open(folder).unwrap();
     let options = EngineOptions::default().with_page(8).with_cache_bytes(16 << 20).with_seats(16).with_context(Some(256)).with_invariant(true);
-    let model = Model::open(Arc::new(Cpu::open(0).unwrap()), &files, DType::F32).unwrap();
-    let engine = Engine::new(model, options, Some(Box::new(population(&files.config)))).unwrap();
+    let engine = |device: D| {
+        let model = Model::open(Arc::new(device), &files, DType::F32).unwrap();
+        let engine = Engine::new(model, options, Some(Box::new(population(&files.config)))).unwrap();
+        EngineOn::start("cpu:0", engine).unwrap()
+    };
+    let engines = devices.into_iter().map(engine).collect();
     let generation = |name: &&str| Generation { alias: (*name).into(), content: format!("{name}-1"), adapter: (*name).into(), about: None };
     let adapters = ADAPTERS.iter().map(generation).collect();
     let Files { tokenizer, template, ends, .. } = files;
-    LanguageModel::start(engine, Speech { name: NAME.into(), tokenizer, template, ends, adapters }).unwrap()
+    LanguageModel::start(engines, Speech { name: NAME.into(), tokenizer, template, ends, adapters }).unwrap()
 }
 
 /// What the base writes behind a prompt where nothing else runs: always the most probable token.

@@ -58,6 +58,9 @@ pub struct Args {
     /// The longest estimated wait, in seconds, at which a request is let in; behind it the answer is 429
     #[arg(long, default_value_t = 2.0, value_name = "SECONDS", value_parser = seconds)]
     pub max_wait: f64,
+    /// Tell of a language model in /metrics by the names of another server too, which dashboards know
+    #[arg(long, value_enum, value_name = "SERVER")]
+    pub metrics_compat: Option<Compat>,
     /// Threads that serve connections, and as many that tokenize; by default one a core
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub threads: Option<u16>,
@@ -67,6 +70,13 @@ pub struct Args {
     /// How long requests under way may take from then on, in seconds
     #[arg(long, default_value_t = 30.0, value_name = "SECONDS", value_parser = seconds)]
     pub drain_timeout: f64,
+}
+
+/// A server whose names of metrics are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Compat {
+    /// vLLM.
+    Vllm,
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

@@ -24,7 +24,9 @@ use super::Outcome;
 use super::adapters::Adapters;
 use super::interrupt::Interrupt;
 use super::output::{Output, Page, Report};
+use super::values::{Devices, device_name};
 pub use args::Args;
+use args::Compat;
 use contents::{about, generations};
 
 /// How often a signal is looked for.
@@ -45,7 +47,7 @@ struct Served {
 }
 
 /// Serves until a signal comes, and then until what is under way has ended.
-pub fn run(args: &Args, backend: &Choice, output: &Output) -> Result<Outcome> {
+pub fn run(args: &Args, devices: &Devices, output: &Output) -> Result<Outcome> {
     let interrupt = Interrupt::listen()?;
     let mut config = Config::new(args.listen);
     config.keys = args.api_key_file.as_deref().map(Keys::open).transpose()?.unwrap_or_default();
@@ -55,27 +57,34 @@ pub fn run(args: &Args, backend: &Choice, output: &Output) -> Result<Outcome> {
     config.limits.drain_delay = Duration::from_secs_f64(args.drain_delay);
     config.limits.drain_timeout = Duration::from_secs_f64(args.drain_timeout);
     config.client_shm = args.allow_client_shm;
+    config.vllm_metrics = args.metrics_compat == Some(Compat::Vllm);
     let (notes, told) = std::sync::mpsc::channel();
     let mut models = Models::default();
     let mut names = Vec::new();
     if let Some(model) = &args.model {
         let name = args.name.clone().map_or_else(|| name_of(model), Ok)?;
         if speech::is_speaker(model)? {
-            let speaker = backend.open(speech::Open { args, model, name: &name, notes: &notes })?;
-            models.generator = Some(Arc::new(speaker));
+            models.generator = Some(Arc::new(speech::open(args, devices, model, &name, &notes)?));
         } else {
-            let (model, adapters, notes) = (model.clone(), args.adapters.clone(), notes.clone());
             let room = args.adapter_root.as_ref().map(|_| args.adapter_room);
-            let job = Open { model, adapters, room, dtype: args.dtype, batch_tokens: args.batch_tokens, notes };
-            let backend = backend.clone();
-            models.embeddings = Some(EmbeddingModel { name: name.clone(), open: Box::new(move || backend.open(job)) });
+            let open = |device: &Choice| {
+                let (model, adapters, notes) = (model.clone(), args.adapters.clone(), notes.clone());
+                let job = Open { model, adapters, room, dtype: args.dtype, batch_tokens: args.batch_tokens, notes };
+                let own = device.clone();
+                let open: trifuse_serve::Open = Box::new(move || own.open(job));
+                Ok((device_name(device)?, open))
+            };
+            let devices = devices.all().iter().map(open).collect::<Result<Vec<_>>>()?;
+            models.embeddings = Some(EmbeddingModel { name: name.clone(), devices });
         }
         names.push(name);
     }
     if args.operations {
-        let backend = backend.clone();
-        let open = Box::new(move || backend.open(OpenOperations { notes }));
-        models.operations = Some(OperationsModel { open, region_bytes: args.region_bytes });
+        // Regions lie on one device, so that operations have the first alone.
+        let first = devices.all().first().cloned().unwrap_or(Choice::Auto);
+        let device = device_name(&first)?;
+        let open = Box::new(move || first.open(OpenOperations { notes }));
+        models.operations = Some(OperationsModel { device, open, region_bytes: args.region_bytes });
         names.push("op.attention".into());
     }
     let name = names.join(", ");

@@ -11,11 +11,12 @@ use trifuse::llm::engine::{Engine, EngineOptions};
 use trifuse::llm::{Files, Model};
 use trifuse::model::find;
 use trifuse::{DType, Error, Result};
-use trifuse_serve::{LanguageModel, Speech};
+use trifuse_serve::{EngineOn, LanguageModel, Speech};
 
 use super::args::Args;
 use super::contents::{about, generations};
 use crate::cli::adapters::Found;
+use crate::cli::values::{Devices, device_name};
 
 /// Tokens of a prompt and its answer together, where nobody says how many: more take memory that few requests use.
 const CONTEXT: usize = 4096;
@@ -39,20 +40,35 @@ pub fn is_speaker(model: &Path) -> Result<bool> {
     Ok(config["model_type"].as_str().is_some_and(|kind| kind != "bert"))
 }
 
-/// Opens a language model.
-pub struct Open<'a> {
-    pub args: &'a Args,
-    pub model: &'a Path,
-    pub name: &'a str,
+/// Opens a language model on each of the devices.
+///
+/// # Errors
+/// Files that are no such model; a device that is not there, or has no room.
+pub fn open(args: &Args, devices: &Devices, model: &Path, name: &str, notes: &Sender<String>) -> Result<LanguageModel> {
+    let (mut engines, mut speech) = (Vec::new(), None);
+    for device in devices.all() {
+        let (engine, own) = device.open(Open { args, model, name, device: device_name(device)?, notes })?;
+        engines.push(engine);
+        speech.get_or_insert(own);
+    }
+    LanguageModel::start(engines, speech.ok_or_else(|| Error::invalid("--backend", "at least one device", "none"))?)
+}
+
+/// Opens a language model on one device.
+struct Open<'a> {
+    args: &'a Args,
+    model: &'a Path,
+    name: &'a str,
+    device: String,
     /// What is to be told of it.
-    pub notes: &'a Sender<String>,
+    notes: &'a Sender<String>,
 }
 
 impl Visit for Open<'_> {
-    type Out = LanguageModel;
+    type Out = (EngineOn, Speech);
 
-    fn visit<B: Backend>(self, backend: B) -> Result<LanguageModel> {
-        let Self { args, model, name, notes } = self;
+    fn visit<B: Backend>(self, backend: B) -> Result<(EngineOn, Speech)> {
+        let Self { args, model, name, device, notes } = self;
         let note = |text: String| drop(notes.send(text));
         let hints = backend.hints();
         let dtype = args.dtype.or(hints.dtype).unwrap_or(DType::F32);
@@ -74,6 +90,7 @@ impl Visit for Open<'_> {
         let adapters = generations(engine.adapters().map(|name| (name, name.to_owned())), &known, &args.adapters)?;
         note(format!("{dtype} on {}, {} adapters, {} requests of {context} tokens at once", B::NAME, adapters.len(), args.seats));
         let Files { tokenizer, template, ends, .. } = files;
-        LanguageModel::start(engine, Speech { name: name.to_owned(), tokenizer, template, ends, adapters })
+        let engine = EngineOn::start(device, engine)?;
+        Ok((engine, Speech { name: name.to_owned(), tokenizer, template, ends, adapters }))
     }
 }

@@ -2,7 +2,6 @@
 
 use axum::response::Response;
 use tokio::sync::oneshot;
-use trifuse::adapters::engine::AdapterId;
 use trifuse::{Error, Result as Sound};
 
 use super::super::fault::Fault;
@@ -14,7 +13,7 @@ use crate::kserve::message::{Request, Wanted};
 use crate::kserve::reply::{Output, Reply};
 use crate::kserve::sentences::{Bounds, sentences};
 use crate::kserve::tensor::{Tensor, int32};
-use crate::line::Sentence;
+use crate::line::{Copies, Sentence};
 use crate::queueing::registry::Lease;
 
 /// The inputs `ids` and `lengths`, and the output.
@@ -34,7 +33,7 @@ fn parts(mut request: Request) -> Sound<(Tensor, Option<Tensor>, Wanted)> {
 ///
 /// # Errors
 /// A request that is not sound, or that is not let in; a device that fails.
-pub async fn embed(ask: Ask, embeddings: &Embeddings, lease: Option<Lease<AdapterId>>) -> Result<Response, Fault> {
+pub async fn embed(ask: Ask, embeddings: &Embeddings, lease: Option<Lease<Copies>>) -> Result<Response, Fault> {
     let Ask { app, tenant, deadline, model, request, held } = ask;
     let id = request.id.clone();
     let (ids, lengths, mut wanted) = parts(request)?;

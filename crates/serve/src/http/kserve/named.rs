@@ -1,20 +1,19 @@
 //! What a name leads to: a model that embeds, one of its adapters, or an operation.
 
-use trifuse::adapters::engine::AdapterId;
-
 use super::super::app::App;
 use super::super::fault::Fault;
 use crate::embeddings::Embeddings;
 use crate::kserve::attention::NAME as ATTENTION;
 use crate::kserve::reply::VERSION;
 use crate::kserve::target::Target;
+use crate::line::Copies;
 use crate::operations::Operations;
 use crate::queueing::registry::{Lease, Model, NotThere};
 
 /// What is asked.
 pub enum Named<'a> {
     /// A model that embeds, with an adapter where one is named.
-    Embeds(&'a Embeddings, Option<Lease<AdapterId>>),
+    Embeds(&'a Embeddings, Option<Lease<Copies>>),
     /// Attention.
     Attends(&'a Operations),
 }
