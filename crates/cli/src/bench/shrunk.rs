@@ -97,6 +97,9 @@ pub struct Mark {
     pub perplexity: [f64; 3],
 }
 
+/// An axis of time: what it says, the requests at once, and the seconds of a measurement.
+type TimeAxis = (String, u32, fn(&Speed) -> f64);
+
 /// For each text, the models against the time of a step with the fewest requests at once, and against that of reading the prompts of the most.
 /// Models without a time or a perplexity are left out.
 pub fn quality(reports: &[Evaluated]) -> Vec<Quality> {
@@ -110,7 +113,7 @@ pub fn quality(reports: &[Evaluated]) -> Vec<Quality> {
     let batches = || reports.iter().flat_map(|report| &report.speed).map(|speed| speed.batch);
     let (Some(least), Some(most)) = (batches().min(), batches().max()) else { return Vec::new() };
     let prompt = reports.iter().flat_map(|report| &report.speed).map(|speed| speed.prompt).max().unwrap_or(0);
-    let axes: [(String, u32, fn(&Speed) -> f64); 2] = [
+    let axes: [TimeAxis; 2] = [
         (format!("a step of {least} at once"), least, |speed| 1e-3 * speed.step_ms_p50),
         (format!("{most} prompts of {prompt} tokens"), most, |speed| speed.prefill_seconds),
     ];
@@ -239,7 +242,7 @@ mod tests {
     #[test]
     fn each_text_has_both_times_and_each_model_a_mark() {
         let half = read(&report("f16", &[("models/free-0.9", 25.0, 2.0), ("org/model", 20.0, 3.0)])).unwrap();
-        let panels = quality(&[half.clone()]);
+        let panels = quality(std::slice::from_ref(&half));
         let told: Vec<(&str, &str)> = panels.iter().map(|panel| (panel.text.as_str(), panel.axis.as_str())).collect();
         let [step, read_prompts] = ["a step of 1 at once", "16 prompts of 128 tokens"];
         assert_eq!(told, [("wiki.txt", step), ("wiki.txt", read_prompts), ("c4.txt", step), ("c4.txt", read_prompts)]);

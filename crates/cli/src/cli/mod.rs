@@ -128,7 +128,7 @@ enum Command {
     Verify(verify::Args),
     /// Measure a suite of shapes: answers checked first, times by the device's clock, rates against measured ceilings
     #[command(after_help = examples::BENCH)]
-    Bench(bench::Args),
+    Bench(Box<bench::Args>),
     /// List the CUDA kernels, compile them ahead and show what each uses
     #[command(after_help = examples::KERNELS)]
     Kernels(kernels::Args),

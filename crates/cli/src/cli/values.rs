@@ -94,6 +94,7 @@ pub fn model() -> impl TypedValueParser<Value = Model> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

@@ -42,6 +42,9 @@ impl Devices {
     }
 }
 
+/// A counter: its name, what it counts, and the count of a device.
+type Counted = (&'static str, &'static str, fn(Done) -> u64);
+
 impl Collector for Devices {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
         let list = self.list();
@@ -51,7 +54,7 @@ impl Collector for Devices {
         for device in &list {
             ConstGauge::new(i64::from(!device.replica.is_lost())).encode(metric.encode_family(&labels(device))?)?;
         }
-        let counters: [(&str, &str, fn(Done) -> u64); 3] = [
+        let counters: [Counted; 3] = [
             ("trifuse_device_tasks", "Sentences, prompts and operations that a device has dealt with", |done| done.tasks),
             ("trifuse_device_tokens", "Tokens of sentences that a device has read, and of answers that it has written", |done| done.tokens),
             ("trifuse_device_handed_on", "Tasks that failed with a device, and that another has taken over", |done| done.handed_on),

@@ -115,7 +115,7 @@ impl Axis {
             return (size / unit).max(1) * unit;
         }
         // An odd number of units: no better aligned than the shape is.
-        (size / unit | 1) * unit
+        ((size / unit) | 1) * unit
     }
 }
 

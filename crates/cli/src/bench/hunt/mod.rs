@@ -43,18 +43,15 @@ enum Measured {
     Stopped,
 }
 
+/// Whether the hunt was asked to end, and who is told of each shape that begins.
+type Told<'a> = (&'a dyn Fn() -> bool, &'a mut dyn FnMut(&str));
+
 /// Hunts until the budget is spent or `asked` says so. `began` is told the name of each shape.
 ///
 /// # Errors
 /// A peer that ends, hangs or answers nonsense; a device that fails three times in a row; a ledger that cannot be written. What was measured
 /// until then is in the ledger.
-pub fn run<D: Backend>(
-    session: &mut Session<D>,
-    options: &Options,
-    mut peer: Option<Peer>,
-    ledger: &mut Ledger,
-    (asked, began): (&dyn Fn() -> bool, &mut dyn FnMut(&str)),
-) -> Result<Hunted> {
+pub fn run<D: Backend>(session: &mut Session<D>, options: &Options, mut peer: Option<Peer>, ledger: &mut Ledger, (asked, began): Told<'_>) -> Result<Hunted> {
     let started = Instant::now();
     let all = options.suites.iter().all(|&suite| super::regret::draws(suite));
     ensure(all && !options.suites.is_empty(), "--suite", "linear, mlp, attention, sparse and adapters", format_args!("{:?}", options.suites))?;
