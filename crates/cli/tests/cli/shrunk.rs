@@ -49,7 +49,7 @@ fn pictures_are_drawn_of_what_is_there() {
     assert_eq!(files(&pictures), ["perplexity-time.svg", "time-rank-f16.svg"]);
     let drawn = |name: &str| std::fs::read_to_string(pictures.join(name)).unwrap();
     let quality = drawn("perplexity-time.svg");
-    for word in ["wiki &amp; more.txt: a step of 4 at once", "wiki &amp; more.txt: 4 prompts of 128 tokens", "free-0.9", "align16-0.9", ">ms<"] {
+    for word in ["wiki &amp; more.txt: a step of 4 at once", "wiki &amp; more.txt: 4 prompts of 128 tokens", "free-0.9", "align16-0.9", ">\nms\n<"] {
         assert!(quality.contains(word), "{word}");
     }
     // Two panels of three models, and the legend.

@@ -47,13 +47,12 @@ fn draw(area: &Area, panel: &Quality, models: &[&str]) -> Drawn {
     let longest = times().fold(0.0, f64::max) / factor;
     let ends = panel.marks.iter().flat_map(|mark| mark.perplexity);
     let (low, high) = ends.fold((f64::INFINITY, 0.0f64), |(low, high), value| (low.min(value), high.max(value)));
-    // Models that lost much stand far above the others.
     let mut chart = ChartBuilder::on(area)
         .margin(10)
         .caption(format!("{}: {}", panel.text, panel.axis), ("sans-serif", 15))
         .x_label_area_size(40)
         .y_label_area_size(58)
-        .build_cartesian_2d(0.0..longest * 1.1, (low / 1.1..high * 1.1).log_scale())?;
+        .build_cartesian_2d(0.0..longest * 1.1, low / 1.1..high * 1.1)?;
     chart
         .configure_mesh()
         .light_line_style(TRANSPARENT)
