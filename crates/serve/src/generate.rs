@@ -201,10 +201,11 @@ impl Accept {
         Self { place: Some(Box::new(place)), ..self }
     }
 
-    /// Gives it up. A caller who was let in before learns why.
-    pub(crate) fn fail(self, failure: Failure) {
-        if let To::Waits(tokens) = self.to {
-            tokens.fail(failure);
+    /// Where the tokens of a prompt go that was let in before; the place that was held is free again.
+    pub(crate) fn back(self) -> Option<Tokens> {
+        match self.to {
+            To::New { .. } => None,
+            To::Waits(tokens) => Some(tokens),
         }
     }
 }
@@ -238,6 +239,11 @@ impl Tokens {
             Err(mpsc::error::TrySendError::Full(token)) => Sent::Full(token),
             Err(mpsc::error::TrySendError::Closed(_)) => Sent::Gone,
         }
+    }
+
+    /// Gives the seat up: the engine is done, and the caller only has to take what is there.
+    pub fn free_seat(&mut self) {
+        self.place = None;
     }
 
     /// Whether the caller is gone.

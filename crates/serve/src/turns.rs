@@ -106,33 +106,65 @@ impl Inner {
         waiting.set(i64::try_from(state.queues.len()).unwrap_or(i64::MAX));
     }
 
+    /// Puts a prompt in line: behind the others of its lane, or before them where it had its turn.
+    fn wait(&self, state: &mut State, waiting: Waiting, had_its_turn: bool) {
+        let prompt = &waiting.prompt;
+        let (tenant, lane) = (prompt.tenant, prompt.adapter.as_ref().map_or(0, |lease| Arc::as_ptr(lease) as u64));
+        // What it may take: tokens that are not drawn in the end were asked for all the same.
+        let room = self.generator.max_tokens().saturating_sub(prompt.ids.len());
+        let cost = prompt.ids.len().saturating_add(prompt.max_tokens.unwrap_or(room).min(room)) as u64;
+        *state.of.entry(tenant.number).or_default() += 1;
+        if had_its_turn {
+            state.queues.push_front(tenant, lane, cost, waiting);
+        } else {
+            state.queues.push(tenant, lane, cost, waiting);
+        }
+    }
+
     /// Hands prompts to the engine, as many as it has free seats. Nothing is done with the lock that runs the code of others.
     fn hand_on(this: &Arc<Self>) {
         let mut state = this.lock();
         // Who does so already goes on; a place that is given back meanwhile is seen.
         if !std::mem::replace(&mut state.handing, true) {
-            while state.running < this.seats() && !state.queues.is_empty() {
+            let mut full = false;
+            while !full && state.running < this.seats() && !state.queues.is_empty() {
                 let now = Instant::now();
                 let (next, over) = state.next(now);
                 state.running += usize::from(next.is_some());
                 drop(state);
                 over.into_iter().for_each(|waiting| waiting.tokens.fail(Failure::Expired));
-                if let Some(Waiting { mut prompt, tokens, until }) = next {
-                    prompt.timeout = until.map(|until| until.saturating_duration_since(now));
-                    let accept = Accept::again(tokens).with(Place(Arc::clone(this)));
-                    if let Err(refused) = this.generator.submit(prompt, accept) {
-                        let NotLetIn { closed, accept } = *refused;
-                        accept.fail(match closed {
-                            Closed::For(failure) => failure,
-                            Closed::Busy(_) => Failure::Internal("the engine takes fewer prompts than it has seats".into()),
-                        });
-                    }
-                }
+                full = next.is_some_and(|next| !Self::hand(this, next, now));
                 state = this.lock();
             }
             state.handing = false;
         }
         this.tell(&state);
+    }
+
+    /// Hands a prompt to the engine; whether it had room for it. One that it has no room for waits again.
+    fn hand(this: &Arc<Self>, waiting: Waiting, now: Instant) -> bool {
+        let Waiting { mut prompt, tokens, until } = waiting;
+        prompt.timeout = until.map(|until| until.saturating_duration_since(now));
+        let accept = Accept::again(tokens).with(Place(Arc::clone(this)));
+        let Err(refused) = this.generator.submit(prompt.clone(), accept) else { return true };
+        let NotLetIn { closed, accept } = *refused;
+        match (closed, accept.back()) {
+            (Closed::Busy(_), Some(tokens)) => {
+                let mut state = this.lock();
+                if state.closed {
+                    drop(state);
+                    tokens.fail(Failure::Draining);
+                } else {
+                    this.wait(&mut state, Waiting { prompt, tokens, until }, true);
+                }
+                false
+            }
+            (Closed::For(failure), Some(tokens)) => {
+                tokens.fail(failure);
+                true
+            }
+            (_, None) => true,
+        }
     }
 }
 
@@ -145,7 +177,7 @@ impl Turns {
         Self(Arc::new(Inner { generator, state: Mutex::default(), told }))
     }
 
-    /// Ends the prompts that nobody waits for or whose time is over, wherever they stand.
+    /// Ends the prompts that nobody waits for or whose time is over, wherever they stand, and asks an engine again that had no room.
     fn sweep(&self) {
         let now = Instant::now();
         let mut state = self.0.lock();
@@ -157,6 +189,7 @@ impl Turns {
         self.0.tell(&state);
         drop(state);
         over.into_iter().for_each(|waiting| waiting.tokens.fail(Failure::Expired));
+        Inner::hand_on(&self.0);
     }
 }
 
@@ -203,20 +236,12 @@ impl Generate for Turns {
         if let Err(closed) = self.0.generator.is_open() {
             return Err(accept.refuse(closed));
         }
-        let own = state.of.entry(prompt.tenant.number).or_default();
-        let full = *own >= MOST;
-        *own += 1;
-        if full || state.queues.len() >= MOST_OF_ALL {
-            state.left(prompt.tenant);
+        let own = state.of.get(&prompt.tenant.number).copied().unwrap_or(0);
+        if own >= MOST || state.queues.len() >= MOST_OF_ALL {
             return Err(accept.refuse(Closed::Busy(Refused { retry_after: AGAIN })));
         }
-        let lane = prompt.adapter.as_ref().map_or(0, |lease| Arc::as_ptr(lease) as u64);
-        // What it may take: tokens that are not drawn in the end were asked for all the same.
-        let room = self.max_tokens().saturating_sub(prompt.ids.len());
-        let cost = prompt.ids.len().saturating_add(prompt.max_tokens.unwrap_or(room).min(room));
         let until = prompt.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let tenant = prompt.tenant;
-        state.queues.push(tenant, lane, cost as u64, Waiting { prompt, tokens: accept.accept(), until });
+        self.0.wait(&mut state, Waiting { prompt, tokens: accept.accept(), until }, false);
         drop(state);
         Inner::hand_on(&self.0);
         Ok(())

@@ -125,6 +125,9 @@ impl Answer {
 
     /// Hands out what there is room for.
     fn flush(&mut self, now: Instant) -> Next {
+        if self.end.is_some() {
+            self.begun.tokens.free_seat();
+        }
         while let Some(token) = self.waiting.pop_front() {
             match self.begun.tokens.send(token) {
                 Sent::Taken => self.begun.deadline = None,

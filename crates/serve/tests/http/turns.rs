@@ -2,6 +2,7 @@
 
 use std::io::Write as _;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -54,12 +55,18 @@ impl Spoken {
 
     /// Takes the parrot's only seat until what is returned is dropped.
     fn hold(&self) -> Client {
+        let client = self.begin("?");
+        until(|| self.gauge("trifuse_prompts_running") == 1);
+        client
+    }
+
+    /// Begins a stream, and takes nothing of it.
+    fn begin(&self, text: &str) -> Client {
         let mut client = self.client();
-        let body = json!({"model": "parrot", "messages": [{"role": "user", "content": "?"}], "stream": true}).to_string();
+        let body = json!({"model": "parrot", "messages": [{"role": "user", "content": text}], "stream": true}).to_string();
         let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer loud\r\ncontent-type: application/json";
         let head = format!("{head}\r\ncontent-length: {}", body.len());
         client.write(format!("{head}\r\n\r\n{body}").as_bytes()).unwrap();
-        until(|| self.gauge("trifuse_prompts_running") == 1);
         client
     }
 
@@ -162,6 +169,40 @@ fn who_asks_for_too_much_is_refused_and_another_is_not() {
         }
     });
     until(|| spoken.ended() == [1025, 0, 1, 0]);
+}
+
+#[test]
+fn an_engine_without_room_is_asked_again_and_nobody_loses_a_place() {
+    let spoken = Spoken::new(|_| {});
+    spoken.parrot.full.store(1, Ordering::SeqCst);
+    let refused = spoken.ask("quiet", &prompt("ab"));
+    assert_eq!((refused.status, refused.code().as_str()), (429, "overloaded"));
+    let held = spoken.hold();
+    std::thread::scope(|scope| {
+        let asked = ["one", "two", "three"].map(|text| {
+            let (spoken, before) = (&spoken, spoken.gauge("trifuse_prompts_waiting"));
+            let asked = scope.spawn(move || is_right(&spoken.ask("quiet", &prompt(text)), text));
+            until(|| spoken.gauge("trifuse_prompts_waiting") == before + 1);
+            asked
+        });
+        spoken.parrot.full.store(4, Ordering::SeqCst);
+        drop(held);
+        asked.into_iter().for_each(|asked| asked.join().unwrap());
+    });
+    let lengths: Vec<usize> = spoken.parrot.prompts.lock().unwrap().iter().map(|prompt| prompt.ids.len()).collect();
+    assert_eq!((lengths[1..].to_vec(), spoken.parrot.full.load(Ordering::SeqCst)), (vec![4, 4, 6], 0), "in their order");
+    assert_eq!(spoken.ended(), [3, 0, 1, 0]);
+}
+
+#[test]
+fn a_caller_who_is_slow_to_take_an_answer_that_is_written_holds_no_seat() {
+    let spoken = Spoken::new(|_| {});
+    let slow = spoken.begin("?~");
+    until(|| spoken.had() == [1] && spoken.gauge("trifuse_prompts_running") == 0);
+    is_right(&spoken.ask("quiet", &prompt("ab")), "ab");
+    assert_eq!(spoken.ended(), [1, 0, 0, 0]);
+    drop(slow);
+    until(|| spoken.ended() == [1, 0, 1, 0]);
 }
 
 #[test]

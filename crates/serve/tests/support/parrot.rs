@@ -1,6 +1,7 @@
 //! A stand-in for a language model's engine, which says what the prompt tells it to.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use trifuse::adapters::encoded::EncodedAdapter;
@@ -10,16 +11,19 @@ use trifuse::{Error, Result};
 use trifuse_serve::generate::{Accept, Generate, NotLetIn, Prompt, Sent, Token};
 use trifuse_serve::keeper::{Holder, Keeper, Names};
 use trifuse_serve::line::Closed;
+use trifuse_serve::queueing::admit::Refused;
 use trifuse_serve::queueing::registry::{Generation, Lease, Registry};
 use trifuse_serve::queueing::ticket::Failure;
 
 /// Ids are bytes; it says the prompt again, turned round, and in capitals with an adapter. A prompt with `!` fails at the end, one with `#` finds no device, and
-/// one with `?` never ends, unless the parrot is bounded: then it keeps to its context and has no faults.
+/// one with `?` never ends, unless the parrot is bounded: then it keeps to its context and has no faults. It gives its seat up before one with `~`.
 pub struct Parrot {
     pub prompts: Mutex<Vec<Prompt>>,
     pub bounded: bool,
     /// The prompts that it takes at once.
     pub seats: usize,
+    /// How often it has no room for a prompt.
+    pub full: AtomicUsize,
     pub keeper: Keeper<String>,
 }
 
@@ -27,7 +31,13 @@ impl Default for Parrot {
     fn default() -> Self {
         let mut registry = Registry::new("parrot");
         registry.load(Generation { alias: "loud".into(), content: "1".into(), adapter: "loud".into(), about: None }, false, None).unwrap();
-        Self { prompts: Mutex::default(), bounded: false, seats: usize::MAX, keeper: Keeper::new(Names::new(registry), Box::new(Anything)) }
+        Self {
+            prompts: Mutex::default(),
+            bounded: false,
+            seats: usize::MAX,
+            full: AtomicUsize::new(0),
+            keeper: Keeper::new(Names::new(registry), Box::new(Anything)),
+        }
     }
 }
 
@@ -79,14 +89,20 @@ impl Generate for Parrot {
     }
 
     fn submit(&self, prompt: Prompt, accept: Accept) -> Result<(), Box<NotLetIn>> {
+        if self.full.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok() {
+            return Err(accept.refuse(Closed::Busy(Refused { retry_after: Duration::from_secs(1) })));
+        }
         self.prompts.lock().unwrap().push(prompt.clone());
         if !self.bounded && prompt.ids.contains(&u32::from(b'#')) {
             return Err(accept.refuse(Closed::For(Failure::DeviceLost)));
         }
-        let (tokens, faulty) = (accept.accept(), !self.bounded);
+        let (mut tokens, faulty) = (accept.accept(), !self.bounded);
         let room = if self.bounded { self.max_tokens().saturating_sub(prompt.ids.len()) } else { usize::MAX };
         std::thread::spawn(move || {
             let text: Vec<u8> = prompt.ids.iter().rev().filter(|id| **id > 1).map(|id| *id as u8).collect();
+            if text.contains(&b'~') {
+                tokens.free_seat();
+            }
             let text = if prompt.adapter.is_some() { text.to_ascii_uppercase() } else { text };
             // Whether the caller is still there.
             let send = |mut token: Token| loop {
