@@ -83,17 +83,14 @@ fn talked() {
 fn by_adapter() {
     let data = root().join("tests/data/smollm2");
     let at = |name: &str| data.join(name).to_str().unwrap().to_owned();
-    let say = |more: &[&str]| trifuse(&[&["generate", "And it came to pass in those days, that", "--max-tokens", "12"], more].concat(), "");
+    let say = |more: &[&str]| trifuse(&[&["generate", "And it came to pass in those days, that", "--max-tokens", "6"], more].concat(), "");
     let text = |more: &[&str]| texts(&say(more)).0;
     let (folder, bundle) = (at("kjv-r8-common"), at("adapters-0.99.s2lc"));
     // One needs no name; of many one is asked for.
     let (alone, with) = (text(&[]), text(&["--adapters", &folder]));
-    assert!(with != alone && with == text(&["--adapters", &folder, "--adapter", "kjv-r8-common"]), "{with}");
-    assert_eq!(text(&["--adapters", &bundle, "--adapter", "kjv-r8-common"]), with);
-    for (more, part) in [(&["--adapters", &bundle][..], "one of c4-r4-common"), (&["--adapters", &folder, "--adapter", "nobody"], "one of kjv-r8-common")] {
-        let refused = say(more);
-        assert!(refused.status.code() == Some(2) && texts(&refused).1.contains(part), "{}", texts(&refused).1);
-    }
+    assert!(with != alone && with == text(&["--adapters", &bundle, "--adapter", "kjv-r8-common"]), "{with}");
+    let refused = say(&["--adapters", &bundle]);
+    assert!(refused.status.code() == Some(2) && texts(&refused).1.contains("one of c4-r4-common"), "{}", texts(&refused).1);
 }
 
 fn interrupted() {
