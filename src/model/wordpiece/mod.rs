@@ -73,6 +73,10 @@ impl WordPiece {
         let trie = Trie::new(ids.iter().map(entry).collect(), symbols);
         let unknown = *ids.get(&model.unk_token)? as i32;
         let marks = marks(encode, &model.unk_token, unknown)?;
+        // The library's way says whose fault it is.
+        if marks.iter().flatten().any(|&id| !u32::try_from(id).is_ok_and(|id| id < vocabulary)) {
+            return None;
+        }
         Some(Self { letters, trie, unknown, most_letters: model.max_input_chars_per_word, special, begins: begins.into_iter().collect(), marks })
     }
 
