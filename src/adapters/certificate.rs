@@ -35,6 +35,23 @@ pub struct Certificate {
 }
 
 impl Certificate {
+    /// The measures of factors that are kept as they are, in f16, and take `bytes` as they did before.
+    pub const fn plain(rank: usize, bytes: u64) -> Self {
+        Self {
+            rung: Rung::Plain,
+            rank,
+            basis_energy: 1.0,
+            cos_factor: 1.0,
+            cos_delta: 1.0,
+            output_error_gaussian: 0.0,
+            output_error_held_out: None,
+            calibrated: false,
+            bits_per_element: 16.0,
+            bytes,
+            bytes_before: bytes,
+        }
+    }
+
     /// Checks that the figures can be measures: files from outside may say anything.
     ///
     /// # Errors

@@ -15,19 +15,7 @@ use trifuse::adapters::peft::{Lora, LoraAdapter, open_all};
 /// On the rung that loses nothing but the rounding to f16.
 fn plain(lora: &Lora) -> EncodedProjection {
     let half = |matrix: Matrix<f32>| EncodedFactor::Plain(matrix.map(f16::from_f32));
-    let certificate = Certificate {
-        rung: Rung::Plain,
-        rank: lora.rank(),
-        basis_energy: 1.0,
-        cos_factor: 1.0,
-        cos_delta: 1.0,
-        output_error_gaussian: 0.0,
-        output_error_held_out: None,
-        calibrated: false,
-        bits_per_element: 16.0,
-        bytes: lora.bytes(),
-        bytes_before: lora.bytes(),
-    };
+    let certificate = Certificate::plain(lora.rank(), lora.bytes());
     EncodedProjection { input: half(lora.a.transposed()), core: None, output: half(lora.b.clone()), scaling: lora.scaling, certificate }
 }
 

@@ -287,19 +287,7 @@ pub(crate) fn plain(member: &Member<'_>, setting: &Setting<'_>) -> Result<Encode
     let (a, a_scale) = narrow(&member.lora.a.transposed());
     let (b, b_scale) = narrow(&member.lora.b);
     let scaling = (f64::from(member.lora.scaling) * a_scale * b_scale) as f32;
-    let certificate = Certificate {
-        rung: Rung::Plain,
-        rank: member.lora.rank(),
-        basis_energy: 1.0,
-        cos_factor: 1.0,
-        cos_delta: 1.0,
-        output_error_gaussian: 0.0,
-        output_error_held_out: None,
-        calibrated: false,
-        bits_per_element: 16.0,
-        bytes: 0,
-        bytes_before: 0,
-    };
+    let certificate = Certificate::plain(member.lora.rank(), 0);
     let projection = EncodedProjection { input: EncodedFactor::Plain(a), core: None, output: EncodedFactor::Plain(b), scaling, certificate };
     measured(projection, member.lora, setting)
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use half::f16;
-use trifuse::adapters::certificate::{Certificate, Rung};
+use trifuse::adapters::certificate::Certificate;
 use trifuse::adapters::encoded::{EncodedAdapter, EncodedFactor, EncodedProjection, Matrix, SharedProjection};
 use trifuse::adapters::engine::AdapterSource;
 use trifuse::llm::Config;
@@ -48,19 +48,7 @@ fn projection([d_out, d_in]: [usize; 2], rank: usize) -> EncodedProjection {
         EncodedFactor::Plain(Matrix { rows, cols: rank, data: (0..rows * rank).map(value).collect() })
     };
     let bytes = 2 * (rank * (d_in + d_out)) as u64;
-    let certificate = Certificate {
-        rung: Rung::Plain,
-        rank,
-        basis_energy: 1.0,
-        cos_factor: 1.0,
-        cos_delta: 1.0,
-        output_error_gaussian: 0.0,
-        output_error_held_out: None,
-        calibrated: false,
-        bits_per_element: 16.0,
-        bytes,
-        bytes_before: bytes,
-    };
+    let certificate = Certificate::plain(rank, bytes);
     EncodedProjection { input: factor(d_in), core: None, output: factor(d_out), scaling: 1.0, certificate }
 }
 
