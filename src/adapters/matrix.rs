@@ -41,7 +41,10 @@ impl<T: Copy> Matrix<T> {
 
     /// The transposed matrix.
     pub fn transposed(&self) -> Self {
-        let data = (0..self.cols).flat_map(|col| (0..self.rows).map(move |row| self.at(row, col))).collect();
+        let mut data = Vec::with_capacity(self.data.len());
+        for col in 0..self.cols {
+            data.extend(self.data.iter().skip(col).step_by(self.cols).copied());
+        }
         Self { rows: self.cols, cols: self.rows, data }
     }
 

@@ -1,6 +1,9 @@
 //! Batches: which adapter each token uses, and where on the device the adapters were when the batch was made.
 
-use super::{AdapterId, Engine};
+use rayon::prelude::*;
+
+use super::class::Class;
+use super::{AdapterId, Engine, unpacked};
 use crate::backend::Kernel;
 use crate::device::Device;
 use crate::error::{Error, Result, ensure};
@@ -102,11 +105,21 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
             let adapter = self.encoded(id)?;
             let slots = self.pool.admit(id, &self.maps_of(&adapter), &wanted)?;
             self.version += 1;
-            for class in &mut self.classes {
-                if let Some(&(_, slot)) = slots.iter().find(|(map, _)| *map == class.map()) {
-                    let projection = self.served.held(class.form(), &adapter, &self.shared);
+            let held = |class: &Class<D>| {
+                let slot = slots.iter().find(|(map, _)| *map == class.map())?.1;
+                Some((slot, self.served.held(class.form(), &adapter, &self.shared), class.unpacks()))
+            };
+            let held: Vec<_> = self.classes.iter().map(held).collect();
+            // What is a copy for the device is minutes of arithmetic for one core where there are a hundred adapters of a large model.
+            let factors = held.par_iter().map(|held| match held {
+                Some((_, Some((projection, shared)), Some((rank, dtype)))) => unpacked::factors(projection, shared, *rank, *dtype).map(Some),
+                _ => Ok(None),
+            });
+            let factors = factors.collect::<Result<Vec<_>>>().inspect_err(|_| self.pool.evict(id))?;
+            for ((class, held), factors) in self.classes.iter_mut().zip(held).zip(factors) {
+                if let Some((slot, held, _)) = held {
                     // A partial copy must not be taken for the adapter by the next batch.
-                    class.put(session, slot, projection).inspect_err(|_| self.pool.evict(id))?;
+                    class.put(session, slot, held.map(|(projection, _)| projection), factors).inspect_err(|_| self.pool.evict(id))?;
                 }
             }
         }

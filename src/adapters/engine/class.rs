@@ -259,10 +259,14 @@ impl<D: Kernel<CodebookGemm>> Class<D> {
         CodebookSliceArgs { input: factor(&self.input), core: self.core.clone(), output: factor(&self.output), y: y.clone() }
     }
 
-    /// Copies an adapter into a slot. An adapter that does not touch this projection in this form gets zeros.
-    pub fn put(&mut self, session: &mut Session<D>, slot: u32, held: Option<(&EncodedProjection, &SharedProjection)>) -> Result<()> {
-        if let (true, Some((projection, shared))) = (self.form.unpacked, held) {
-            let [input, output] = unpacked::factors(projection, shared, self.form.rank, self.dtype)?;
+    /// The columns and the type of the factors to which adapters are unpacked, where they are.
+    pub fn unpacks(&self) -> Option<(usize, DType)> {
+        self.form.unpacked.then_some((self.form.rank, self.dtype))
+    }
+
+    /// Copies an adapter into a slot, its factors where it was unpacked. An adapter that does not touch this projection in this form gets zeros.
+    pub fn put(&mut self, session: &mut Session<D>, slot: u32, projection: Option<&EncodedProjection>, factors: Option<[Vec<u8>; 2]>) -> Result<()> {
+        if let Some([input, output]) = factors {
             for (store, factor) in [(&self.input, input), (&self.output, output)] {
                 if let Store::Plain { values, .. } = store {
                     put_row(session, values, slot, &factor)?;
@@ -270,7 +274,6 @@ impl<D: Kernel<CodebookGemm>> Class<D> {
             }
             return Ok(());
         }
-        let projection = held.map(|(projection, _)| projection);
         let scale = projection.map_or(0.0, |p| p.scaling);
         // The scale goes where it costs no rounding: into the core, else into a codebook.
         let (core_scale, output_scale, input_scale) = match (&self.core, &self.output) {
