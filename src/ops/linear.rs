@@ -38,6 +38,9 @@ pub struct Linear {
     /// The eps of a norm, as the bits of an f32. Every row z becomes (z − mean) / √(variance + eps) · weight + bias, as at the end of a
     /// layer that adds to a residual. Some backends do not take it: `pointwise` has the norm as an operation of its own.
     pub norm: Option<u32>,
+    /// Whether a row of y has the same bits among any other rows, 16 rows and more. Kernels that divide K by the number of rows are left out then. It
+    /// holds on one device, with operands that start at multiples of 16 bytes.
+    pub batch_invariant: bool,
 }
 
 /// The operands of a norm at the end, of the descriptor's dtype.
@@ -103,7 +106,20 @@ impl<D: Device> LinearArgs<D> {
 impl Linear {
     /// The product `Y = X·Wᵀ`, `[tokens, d_in]` times `[d_out, d_in]`ᵀ, both packed.
     pub fn new(dtype: DType, [tokens, d_in, d_out]: [u64; 3]) -> Self {
-        Self { dtype, tokens, d_in, d_out, x_stride: d_in, w_stride: d_in, bias: false, activation: None, residual: false, delta: None, norm: None }
+        Self {
+            dtype,
+            tokens,
+            d_in,
+            d_out,
+            x_stride: d_in,
+            w_stride: d_in,
+            bias: false,
+            activation: None,
+            residual: false,
+            delta: None,
+            norm: None,
+            batch_invariant: false,
+        }
     }
 
     /// This operation with rows of w that start at multiples of 16 bytes ([`DType::row_stride`]), as
@@ -132,6 +148,11 @@ impl Linear {
         if self.delta.is_some() { Err("adapters: other kernels add them as they multiply".into()) } else { Ok(()) }
     }
 
+    /// Whether a kernel may compute the operation that adds sums up in an order of its own, in parts say, or what is wrong.
+    pub fn sums(&self, of_its_own: bool) -> std::result::Result<(), String> {
+        if self.batch_invariant && of_its_own { Err("sums in an order of its own, which a row would not have among fewer or more".into()) } else { Ok(()) }
+    }
+
     setters! {
         with_dtype: dtype = DType;
         with_tokens: tokens = u64;
@@ -144,6 +165,7 @@ impl Linear {
         with_residual: residual = bool;
         with_delta: delta <- Option<CodebookGemm>;
         with_norm: norm = Option<u32>;
+        with_batch_invariant: batch_invariant = bool;
     }
 }
 

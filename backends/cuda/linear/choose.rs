@@ -266,6 +266,7 @@ mod tests {
         if numbers.coin() {
             op = op.with_padded_weights();
         }
+        op.batch_invariant = numbers.one(&[false, false, true]);
         if numbers.coin() {
             op.x_stride = op.x_stride.next_multiple_of(8);
         }

@@ -18,7 +18,8 @@ pub(crate) const SIMT: Variant<Linear> = Variant {
     label: "linear/simt",
     runs_on: RunsOn::From(80),
     tensor_cores: TensorCores::Without("it serves f32 and every size; the tensor cores round f32 to 11 bits"),
-    supports: |op, _| op.one_slice().and_then(|()| op.no_norm()),
+    // The tensor cores, which take most of the others, add up in an order of their own.
+    supports: |op, _| op.one_slice().and_then(|()| op.no_norm()).and_then(|()| op.sums(op.dtype != DType::F32)),
     suits: |_, _| Ok(()),
     configs: None,
     unit: |op, _| Unit { also: op.delta.iter().map(|_| kernel(SHRINK, op.dtype)).collect(), ..kernel(PRODUCT, op.dtype) },

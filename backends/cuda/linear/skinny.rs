@@ -21,7 +21,9 @@ pub(crate) const SKINNY: Variant<Linear> = Variant {
     label: "linear/sm90_skinny",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
-    supports: |op, target| streams(op).and_then(|()| target.any(Stream::all(), |stream| stream.holds(op.tokens, target))),
+    supports: |op, target| {
+        streams(op).and_then(|()| target.any(Stream::all(), |stream| op.sums(stream.in_parts()).and_then(|()| stream.holds(op.tokens, target))))
+    },
     suits: |_, _| Ok(()),
     configs: None,
     unit,

@@ -25,6 +25,7 @@ pub(crate) const ADAPTED: Variant<Linear> = Variant {
     tensor_cores: TensorCores::By("HGMMA"),
     supports: |op, target| {
         streams(op)?;
+        op.sums(true)?;
         // The kernel reads X and W in place, X 8 elements at once.
         for strides in [[op.x_stride, op.w_stride], [op.d_in; 2]] {
             SkinnyShape::supports(op.dtype, [op.tokens, op.d_out, op.d_in], strides)?;

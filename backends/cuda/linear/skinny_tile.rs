@@ -65,7 +65,7 @@ fn supports(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     for stride in strides(op) {
         WgmmaTile::reads(op.dtype, op.tokens.max(op.d_out), op.d_in, stride)?;
     }
-    target.any(TILES.iter(), |tile| fits(tile.shared_bytes(), target))
+    target.any(TILES.iter(), |tile| op.sums(tile.parts > 1).and_then(|()| fits(tile.shared_bytes(), target)))
 }
 
 fn unit(op: &Linear, tile: &SkinnyTile) -> Unit {

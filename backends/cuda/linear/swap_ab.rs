@@ -52,7 +52,7 @@ fn supports(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     for stride in [op.x_stride, op.w_stride] {
         WgmmaTile::reads(op.dtype, op.tokens.max(op.d_out), op.d_in, stride)?;
     }
-    target.any(TILES.iter(), |tile| tile.has_parts(op.d_in).and_then(|()| fits(tile.shared_bytes(), target)))
+    target.any(TILES.iter(), |tile| op.sums(tile.parts > 1).and_then(|()| tile.has_parts(op.d_in)).and_then(|()| fits(tile.shared_bytes(), target)))
 }
 
 /// The kernel for outputs that can be moved 16 bytes at a time, and the kernel for all others.

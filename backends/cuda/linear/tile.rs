@@ -30,7 +30,7 @@ pub(crate) const SM80: Variant<Linear> = Variant {
     supports: |op, target| {
         half(op.dtype)?;
         op.no_norm()?;
-        target.any(MmaTile::on(target.arch).into_iter(), |tile| fits(tile.shared_bytes(), target))
+        target.any(MmaTile::on(target.arch).into_iter(), |tile| op.sums(tile.in_parts()).and_then(|()| fits(tile.shared_bytes(), target)))
     },
     suits: |_, _| Ok(()),
     configs: None,
@@ -100,14 +100,16 @@ impl Kind {
 
     /// Whether the kernel can compute `op`, or why not.
     fn takes(&self, op: &Linear, target: &Target) -> std::result::Result<(), String> {
-        let ring = |tile: &WgmmaTile| shape(op).can_take(tile, target).and_then(|()| fits(tile.most_shared_bytes(), target));
+        let ring =
+            |tile: &WgmmaTile| op.sums(tile.in_parts()).and_then(|()| shape(op).can_take(tile, target)).and_then(|()| fits(tile.most_shared_bytes(), target));
         match self {
             Self::Ring(tile) => ring(tile),
             Self::Lora(_) if lora_shape(op).is_none_or(|shape| !shape.outputs.is_multiple_of(WgmmaTile::RUN)) => {
                 Err("its kernel multiplies by a basis that adapters share, too, which there is not".into())
             }
             Self::Lora(tile) => ring(tile),
-            Self::SingleShot(tile) => single_shot::supports(op, tile, target),
+            // Its bits were not compared with those of other kernels.
+            Self::SingleShot(tile) => op.sums(true).and_then(|()| single_shot::supports(op, tile, target)),
         }
     }
 }

@@ -78,6 +78,8 @@ pub(crate) fn share(op: &Linear, target: &Target) -> u64 {
 pub(crate) fn supports(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     half(op.dtype)?;
     op.no_norm()?;
+    // Its bits were not compared with those of other kernels.
+    op.sums(true)?;
     if op.d_in > MOST_DEPTH {
         return Err(format!("a K of {}: {SLAB} rows of W longer than {MOST_DEPTH} do not stay in shared memory", op.d_in));
     }

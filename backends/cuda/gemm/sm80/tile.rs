@@ -53,6 +53,11 @@ impl MmaTile {
         outputs.div_ceil(if gated { self.sides[1] / 2 } else { self.sides[1] })
     }
 
+    /// Whether warps each add up a part of a sum.
+    pub(crate) const fn in_parts(&self) -> bool {
+        self.warps[2] > 1
+    }
+
     fn threads(&self) -> u32 {
         self.warps.iter().product::<u64>() as u32 * 32
     }

@@ -54,6 +54,11 @@ impl Stream {
         SkinnyShape::every(false, SkinnyShape::filled).into_iter().flat_map(|tile| [false, true].map(|split| Self::tiles(tile, split)))
     }
 
+    /// Whether each sum is added up in parts.
+    pub(crate) fn in_parts(&self) -> bool {
+        self.split || self.kernel == SkinnyKernel::Groups
+    }
+
     /// The configuration's name: rows of X by the rows of W that a stage has room for, and how K is cut.
     pub(crate) fn config(&self) -> String {
         let cut = match (self.kernel, self.split) {

@@ -130,6 +130,11 @@ impl WgmmaTile {
         matches!(self.shares, Shares::W | Shares::Nothing)
     }
 
+    /// Whether blocks each add up a part of a sum.
+    pub(crate) const fn in_parts(&self) -> bool {
+        !self.stays()
+    }
+
     /// Whether the blocks that share a tile of outputs lie in several clusters.
     pub(crate) const fn meets_outside(&self) -> bool {
         matches!(self.shares, Shares::SplitKMulticast(_))
