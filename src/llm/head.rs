@@ -19,15 +19,16 @@ pub struct Head<D: Backend> {
 }
 
 impl<D: Backend> Head<D> {
-    /// Plans the logits of `rows` tokens.
+    /// Plans the logits of `rows` tokens, which may have to have the same bits among any others.
     ///
     /// # Errors
     /// An operation that the backend does not do.
-    pub fn new(session: &Session<D>, config: &Config, dtype: DType, rows: usize) -> Result<Self> {
+    pub fn new(session: &Session<D>, config: &Config, dtype: DType, (rows, batch_invariant): (usize, bool)) -> Result<Self> {
+        let product = Linear::new(dtype, [rows as u64, config.hidden, config.vocabulary.into()]);
         let norm = Kind::RmsNorm { eps: config.norm_eps.to_bits(), residual: false };
         Ok(Self {
             norm: session.plan(Pointwise::new(dtype, rows as u64, config.hidden, norm))?,
-            head: session.plan(Linear::new(dtype, [rows as u64, config.hidden, config.vocabulary.into()]).with_padded_weights())?,
+            head: session.plan(product.with_padded_weights().with_batch_invariant(batch_invariant))?,
         })
     }
 

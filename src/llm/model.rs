@@ -159,7 +159,7 @@ impl<D: Backend> Model<D> {
 
     fn plan_head(&mut self, rows: usize) -> Result<()> {
         if !self.heads.contains_key(&rows) {
-            self.heads.insert(rows, Head::new(&self.session, &self.config, self.dtype, rows)?);
+            self.heads.insert(rows, Head::new(&self.session, &self.config, self.dtype, (rows, false))?);
         }
         Ok(())
     }

@@ -127,6 +127,7 @@ struct Planned<'a, D: Backend> {
     session: &'a Session<D>,
     dtype: DType,
     rows: u64,
+    batch_invariant: bool,
     numbers: HashMap<Form, usize>,
     all: Vec<Products<D>>,
 }
@@ -136,7 +137,7 @@ impl<D: Backend> Planned<'_, D> {
         if let Some(&number) = self.numbers.get(&form) {
             return Ok(number);
         }
-        self.all.push(Products::new(self.session, &form, self.dtype, self.rows)?);
+        self.all.push(Products::new(self.session, &form, self.dtype, (self.rows, self.batch_invariant))?);
         self.numbers.insert(form, self.all.len() - 1);
         Ok(self.all.len() - 1)
     }
@@ -170,7 +171,10 @@ impl<D: Backend> Plans<D> {
         let (columns, stride) = if apart { (key, key) } else { (2 * key, all) };
         let slots = pools.tokens()?;
         let wide = config.intermediate;
-        let mut planned = Planned { session, dtype, rows: n, numbers: HashMap::new(), all: Vec::new() };
+        let batch_invariant = shape.batch_invariant;
+        // An MLP in one operation has no such promise.
+        let split = split || batch_invariant;
+        let mut planned = Planned { session, dtype, rows: n, batch_invariant, numbers: HashMap::new(), all: Vec::new() };
         let layers = (0..config.layers).map(|layer| planned.layer(config, layer, split)).collect::<Result<Vec<_>>>()?;
         let products = planned.all;
         let fused = if layers.iter().any(|layer| layer.mlp.is_none()) {

@@ -26,12 +26,12 @@ pub struct Products<D: Backend> {
 }
 
 impl<D: Backend> Products<D> {
-    /// Plans the products for `rows` rows.
+    /// Plans the products for `rows` rows, which may have to have the same bits among any others.
     ///
     /// # Errors
     /// An operation that the backend does not do.
-    pub fn new(session: &Session<D>, form: &Form, dtype: DType, rows: u64) -> Result<Self> {
-        let product = |d_in: u64, d_out: u64| Linear::new(dtype, [rows, d_in, d_out]).with_padded_weights();
+    pub fn new(session: &Session<D>, form: &Form, dtype: DType, (rows, batch_invariant): (u64, bool)) -> Result<Self> {
+        let product = |d_in: u64, d_out: u64| Linear::new(dtype, [rows, d_in, d_out]).with_padded_weights().with_batch_invariant(batch_invariant);
         let between = form.between();
         let first = if between > 0 { Some(session.plan(product(form.d_in, between))?) } else { None };
         let mut column = 0;

@@ -14,6 +14,8 @@ pub struct Shape {
     pub queries: Queries,
     /// The most pages of a sequence.
     pub pages: usize,
+    /// Whether a row has the same bits in every shape: see [`Linear::batch_invariant`](crate::ops::Linear).
+    pub batch_invariant: bool,
 }
 
 /// How rows are spread over sequences.

@@ -50,7 +50,7 @@ impl<D: Backend> Model<D> {
             let plans = match plans.entry(rows) {
                 Entry::Occupied(there) => there.into_mut(),
                 Entry::Vacant(room) => {
-                    let shape = Shape { rows, sequences: 1, queries: Queries::Even, pages: pools.pages as usize };
+                    let shape = Shape { rows, sequences: 1, queries: Queries::Even, pages: pools.pages as usize, batch_invariant: false };
                     room.insert(Plans::new(session, config, dtype, shape, pools, true)?)
                 }
             };

@@ -99,7 +99,7 @@ impl<D: Backend> Engine<D> {
                 Some(Adapted::new(engine, &config, options.adapters)?)
             }
         };
-        let split = adapted.is_some();
+        let split = adapted.is_some() || options.invariant;
         // Whole multiples, so that no tile of rows at the end has few.
         let [rows, seats] = [options.budget, options.seats as usize].map(|count| count.next_multiple_of(FEW));
         let heads = HEAD_ROWS.min(seats);

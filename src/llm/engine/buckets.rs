@@ -56,7 +56,7 @@ pub fn shape(step: &Step, [rows, sequences, pages]: [usize; 3], invariant: bool)
         (true, true) => Queries::Ragged { most: 1 },
         (false, _) => Queries::Ragged { most: rows },
     };
-    Shape { rows, sequences, queries, pages }
+    Shape { rows, sequences, queries, pages, batch_invariant: invariant }
 }
 
 impl<D: Backend> Default for Buckets<D> {

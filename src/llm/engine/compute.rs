@@ -38,7 +38,7 @@ impl<D: Backend> Engine<D> {
         let one_each = self.plan.step.rows.len() == self.plan.step.sequences.len();
         let all = one_each && shape.rows <= self.arena.heads;
         if all && !self.heads.contains_key(&shape.rows) {
-            self.heads.insert(shape.rows, Head::new(session, config, dtype, shape.rows)?);
+            self.heads.insert(shape.rows, Head::new(session, config, dtype, (shape.rows, self.invariant))?);
         }
         let head = if all { self.heads.get(&shape.rows) } else { None };
 
@@ -101,7 +101,7 @@ impl<D: Backend> Engine<D> {
         };
         let head = match self.heads.entry(count) {
             Entry::Occupied(there) => there.into_mut(),
-            Entry::Vacant(room) => room.insert(Head::new(session, config, dtype, count)?),
+            Entry::Vacant(room) => room.insert(Head::new(session, config, dtype, (count, self.invariant))?),
         };
         session.update_index(&gather.rows, &ids)?;
         let row = config.hidden * dtype.size();

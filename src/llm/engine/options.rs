@@ -28,8 +28,8 @@ pub struct EngineOptions {
     /// The most tokens of a step; 512. A longer prompt is computed in parts.
     pub budget: usize,
     /// Whether a request has the same bits alone, in any batch, cut into parts, from the prefix cache, and preempted; false. Steps then have 16 rows
-    /// at least and one form of attention, so that no sum takes another order where there are few rows. It holds on `cpu` and `wgpu`; on `cuda`
-    /// some kernels still sum in an order that the rows of a step decide. Where it is false, bits may differ, and the least steps are faster.
+    /// at least, one form of attention, and products that add every sum up in one order
+    /// ([`Linear::batch_invariant`](crate::ops::Linear)). Where it is false, bits may differ, and steps are faster.
     pub invariant: bool,
     /// The most adapters that running requests may have at once; 64.
     pub adapters: u32,

@@ -27,10 +27,10 @@ pub fn trials<D: Backend>(device: &Arc<D>) -> Vec<Trial> {
 }
 
 /// An engine of no adapters that takes any.
-fn open<D: Backend>(device: &Arc<D>, tiny: &Tiny, options: EngineOptions) -> Engine<D> {
+pub fn open<D: Backend>(dtype: DType, device: &Arc<D>, tiny: &Tiny, options: EngineOptions) -> Engine<D> {
     let config = &tiny.files.config;
     let source = ForModel::new(None, (0..config.layers).flat_map(|layer| config.projections(layer)));
-    Engine::new(Model::open(device.clone(), &tiny.files, DType::F32).unwrap(), options, Some(Box::new(source))).unwrap()
+    Engine::new(Model::open(device.clone(), &tiny.files, dtype).unwrap(), options, Some(Box::new(source))).unwrap()
 }
 
 fn ask(first: u32, adapter: Option<&str>) -> Request {
@@ -69,7 +69,7 @@ fn while_requests_run<D: Backend>(device: &Arc<D>) {
     let of = |name: &str| -> EncodedAdapter { adapters[name].clone() };
     let wanted = [None, Some("low"), Some("high"), Some("other")].map(|name| alone(device, &tiny, name));
     assert!((0..4).all(|a| (0..a).all(|b| wanted[a].tokens != wanted[b].tokens)), "the adapters differ");
-    let mut engine = open(device, &tiny, roomy().with_reserve(1));
+    let mut engine = open(DType::F32, device, &tiny, roomy().with_reserve(1));
     let mut outputs = Vec::new();
     assert!(engine.submit(ask(3, Some("low"))).is_err(), "there is none yet");
     let base = engine.submit(ask(3, None)).unwrap();
@@ -94,15 +94,15 @@ fn while_requests_run<D: Backend>(device: &Arc<D>) {
         engine.step(0, &mut outputs).unwrap();
     }
     let found = [base, low, high, other].map(|request| answer(&outputs, request));
-    assert_same::<D>(&found, &wanted, "while adapters come");
-    assert_same::<D>(&[answer(&outputs, again)], &wanted[3..], "another content, and no prefix of the one before");
+    assert_same(&found, &wanted, "while adapters come");
+    assert_same(&[answer(&outputs, again)], &wanted[3..], "another content, and no prefix of the one before");
     // Long rows of them: what goes makes room for what comes.
     for round in 0..6 {
         let name = format!("round {round}");
         engine.add_adapter(&name, of(["low", "high", "other"][round % 3])).unwrap();
         let answer = serve(&mut engine, &[(0, ask(3, Some(&name)))]).remove(0);
         assert!(engine.is_resident(&name));
-        assert_same::<D>(&[answer], &[wanted[1 + round % 3].clone()], &name);
+        assert_same(&[answer], &[wanted[1 + round % 3].clone()], &name);
         engine.remove_adapter(&name).unwrap();
         assert!(!engine.is_resident(&name));
     }
@@ -111,14 +111,14 @@ fn while_requests_run<D: Backend>(device: &Arc<D>) {
     let mut stranger = of("low");
     stranger.projections = stranger.projections.into_iter().map(|(path, projection)| (path.replace("layers.0", "layers.99"), projection)).collect();
     assert!(engine.add_adapter("stranger", stranger).is_err());
-    assert_same::<D>(&serve(&mut engine, &[(0, ask(3, Some("high")))]), &wanted[2..3], "after a stranger");
+    assert_same(&serve(&mut engine, &[(0, ask(3, Some("high")))]), &wanted[2..3], "after a stranger");
 }
 
 fn on_a_thread<D: Backend>(device: &Arc<D>) {
     let tiny = tiny(0);
     let Population { adapters, .. } = adapters(&tiny.files.config);
     let wanted = [None, Some("low")].map(|name| alone(device, &tiny, name));
-    let service = Service::start(open(device, &tiny, roomy())).unwrap();
+    let service = Service::start(open(DType::F32, device, &tiny, roomy())).unwrap();
     let ids = |outputs: Vec<Result<Output>>| -> Vec<u32> {
         outputs.into_iter().filter_map(|output| if let Output::Token { choice, .. } = output.unwrap() { Some(choice.token) } else { None }).collect()
     };

@@ -112,7 +112,11 @@ pub fn merge(population: &Population, name: &str, tensor: &str, values: &mut [f3
 }
 
 pub fn engine<D: Backend>(device: &Arc<D>, tiny: &Tiny, options: EngineOptions, adapted: bool) -> Engine<D> {
-    let model = Model::open(device.clone(), &tiny.files, DType::F32).unwrap();
+    engine_in(DType::F32, device, tiny, options, adapted)
+}
+
+fn engine_in<D: Backend>(dtype: DType, device: &Arc<D>, tiny: &Tiny, options: EngineOptions, adapted: bool) -> Engine<D> {
+    let model = Model::open(device.clone(), &tiny.files, dtype).unwrap();
     let source = adapted.then(|| Box::new(adapters(&tiny.files.config)) as Box<_>);
     Engine::new(model, options, source).unwrap()
 }
@@ -147,7 +151,7 @@ pub fn serve<D: Backend>(engine: &mut Engine<D>, arrivals: &[Arrival]) -> Vec<An
 }
 
 /// Requests of 1 to `longest` tokens, with adapters or without, greedy and drawn, that come one after the other.
-fn requests(count: usize, longest: usize, adapted: bool, seed: u64) -> Vec<Arrival> {
+pub fn requests(count: usize, longest: usize, adapted: bool, seed: u64) -> Vec<Arrival> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let one = |number: usize| {
         let length = random.random_range(1..=longest);
@@ -163,27 +167,18 @@ fn requests(count: usize, longest: usize, adapted: bool, seed: u64) -> Vec<Arriv
 }
 
 /// Each request in an engine of its own.
-fn each_alone<D: Backend>(device: &Arc<D>, tiny: &Tiny, arrivals: &[Arrival], adapted: bool) -> Vec<Answer> {
-    let mut alone = engine(device, tiny, roomy(), adapted);
+pub fn each_alone<D: Backend>(dtype: DType, device: &Arc<D>, tiny: &Tiny, arrivals: &[Arrival], adapted: bool) -> Vec<Answer> {
+    let mut alone = engine_in(dtype, device, tiny, roomy(), adapted);
     // A salt of its own keeps a request from the pages of those before it.
     let salted = |(number, (_, request)): (usize, &Arrival)| (0, request.clone().with_salt(Some(number.to_le_bytes().to_vec())));
     arrivals.iter().enumerate().map(|arrival| serve(&mut alone, &[salted(arrival)]).remove(0)).collect()
 }
 
-/// Whether the backend's products and attention sum in an order that depends on the row alone.
-fn is_invariant<D: Backend>() -> bool {
-    D::NAME != "cuda"
-}
-
-/// Tokens are equal, and where sums have one order, so are the bits of their log-probabilities.
-pub fn assert_same<D: Backend>(found: &[Answer], wanted: &[Answer], how: &str) {
+/// Tokens are equal, and so are the bits of their log-probabilities.
+pub fn assert_same(found: &[Answer], wanted: &[Answer], how: &str) {
     for (number, (found, wanted)) in found.iter().zip(wanted).enumerate() {
         assert_eq!(found.error, None, "{how}: request {number}");
-        if is_invariant::<D>() {
-            assert_eq!((&found.tokens, found.finished.reason), (&wanted.tokens, wanted.finished.reason), "{how}: request {number}");
-        } else {
-            assert_eq!((found.ids(), found.finished.reason), (wanted.ids(), wanted.finished.reason), "{how}: request {number}");
-        }
+        assert_eq!((&found.tokens, found.finished.reason), (&wanted.tokens, wanted.finished.reason), "{how}: request {number}");
     }
     assert_eq!(found.len(), wanted.len());
 }
@@ -238,24 +233,25 @@ fn as_the_model<D: Backend>(device: &Arc<D>) {
 }
 
 fn in_any_batch<D: Backend>(device: &Arc<D>) {
-    for (number, adapted) in [(0, true), (2, false), (7, false), (kinds().len() - 1, true)] {
+    let last = kinds().len() - 1;
+    for (number, adapted, dtype) in [(0, true, DType::F32), (2, false, DType::F32), (7, false, DType::F32), (last, true, DType::F16), (1, true, DType::BF16)] {
         let tiny = tiny(number);
         let arrivals = requests(24, 90, adapted, 11 + number as u64);
-        let alone = each_alone(device, &tiny, &arrivals, adapted);
-        let together = serve(&mut engine(device, &tiny, roomy(), adapted), &arrivals);
-        assert_same::<D>(&together, &alone, "together");
+        let alone = each_alone(dtype, device, &tiny, &arrivals, adapted);
+        let together = serve(&mut engine_in(dtype, device, &tiny, roomy(), adapted), &arrivals);
+        assert_same(&together, &alone, "together");
         let few = roomy().with_seats(3).with_budget(40);
-        assert_same::<D>(&serve(&mut engine(device, &tiny, few, adapted), &arrivals), &alone, "three at a time");
+        assert_same(&serve(&mut engine_in(dtype, device, &tiny, few, adapted), &arrivals), &alone, "three at a time");
     }
 }
 
 fn in_parts<D: Backend>(device: &Arc<D>) {
     let tiny = tiny(0);
     let arrivals = requests(4, 150, true, 21);
-    let alone = each_alone(device, &tiny, &arrivals, true);
+    let alone = each_alone(DType::F32, device, &tiny, &arrivals, true);
     for budget in [2, 7, 16, 64, 300] {
         let options = roomy().with_seats(2).with_budget(budget);
-        assert_same::<D>(&serve(&mut engine(device, &tiny, options, true), &arrivals), &alone, &format!("a budget of {budget}"));
+        assert_same(&serve(&mut engine(device, &tiny, options, true), &arrivals), &alone, &format!("a budget of {budget}"));
     }
 }
 
@@ -272,7 +268,7 @@ fn cached<D: Backend>(device: &Arc<D>) {
             let again = serve(&mut engine_, &[(0, of(adapter))]).remove(0);
             // The last token is computed always.
             assert_eq!(again.finished.cached, if extra == 0 { 32 } else { 40 });
-            assert_same::<D>(&[again], std::slice::from_ref(&first), "from the cache");
+            assert_same(&[again], std::slice::from_ref(&first), "from the cache");
             let salted = serve(&mut engine_, &[(0, of(adapter).with_salt(Some(vec![1, 2, extra as u8])))]).remove(0);
             assert_eq!((salted.finished.cached, salted.tokens), (0, first.tokens));
         }
@@ -283,13 +279,13 @@ fn preempted<D: Backend>(device: &Arc<D>) {
     let tiny = tiny(0);
     let arrivals: Vec<Arrival> =
         (0..4u32).map(|number| (0, Request::new((0..20).map(|at| (at * 31 + number * 7) % VOCABULARY as u32).collect(), 60))).collect();
-    let alone = each_alone(device, &tiny, &arrivals, false);
+    let alone = each_alone(DType::F32, device, &tiny, &arrivals, false);
     // A request of 80 tokens takes 10 pages of 8, and there are 13.
     let page_bytes = 2 * tiny.files.config.key() * 4 * tiny.files.config.layers as u64 * 8;
     let options = roomy().with_cache_bytes(13 * page_bytes);
     let found = serve(&mut engine(device, &tiny, options, false), &arrivals);
     assert!(found.iter().map(|answer| answer.finished.preemptions).sum::<u32>() > 0);
-    assert_same::<D>(&found, &alone, "preempted");
+    assert_same(&found, &alone, "preempted");
 }
 
 fn merged<D: Backend>(device: &Arc<D>) {
@@ -384,7 +380,7 @@ fn warm<D: Backend>(device: &Arc<D>) {
     let made = engine.plans_made();
     assert!(made > 0);
     for salt in 2..5 {
-        assert_same::<D>(&serve(&mut engine, &salted(salt)), &first, "again");
+        assert_same(&serve(&mut engine, &salted(salt)), &first, "again");
     }
     assert_eq!(engine.plans_made(), made);
 }

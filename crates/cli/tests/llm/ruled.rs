@@ -72,7 +72,7 @@ fn held<D: Backend>(device: &Arc<D>) {
     let grammar = |of: u32, most: u32| -> Option<Arc<dyn Grammar>> { Some(Arc::new(Remainders { of, most })) };
     let ruled = (0..12).map(|number| (number % 3, request(number).with_grammar(grammar(3 + number as u32 % 4, 100))));
     let found = serve(&mut engine, &free.iter().cloned().chain(ruled.clone()).collect::<Vec<Arrival>>());
-    assert_same::<D>(&found[..6], &wanted, "beside answers that are held");
+    assert_same(&found[..6], &wanted, "beside answers that are held");
     for (number, answer) in found[6..].iter().enumerate() {
         let of = 3 + number as u32 % 4;
         assert_eq!((answer.tokens.len(), answer.finished.reason), (12, Finish::Length));
@@ -80,12 +80,12 @@ fn held<D: Backend>(device: &Arc<D>) {
     }
     // The same in parts, and the same again: a rule goes on where its answer does.
     let again = serve(&mut engine, &ruled.collect::<Vec<Arrival>>());
-    assert_same::<D>(&again, &found[6..], "alone");
+    assert_same(&again, &found[6..], "alone");
     // A rule that fails ends its own answer, where it failed; one that has no answer is refused.
     let mut some = free.clone();
     some.push((0, request(1).with_grammar(grammar(2, 5))));
     let found = serve(&mut engine, &some);
-    assert_same::<D>(&found[..6], &wanted, "beside one that fails");
+    assert_same(&found[..6], &wanted, "beside one that fails");
     let failed = &found[6];
     assert_eq!((failed.tokens.len(), failed.finished.reason), (5, Finish::Error));
     assert!(failed.error.as_ref().is_some_and(|error| error.contains("one that goes on")), "{failed:?}");

@@ -52,7 +52,7 @@ pub struct Args {
     /// Tokens of a prompt and its answer together, at most; by default what the language model was made for, 4096 at most
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
     pub context: Option<u32>,
-    /// Give each request of a language model the bits that it has alone, whatever runs beside it (on cpu and wgpu; slower where few run)
+    /// Give each request of a language model the bits that it has alone, whatever runs beside it (slower where few run)
     #[arg(long)]
     pub invariant: bool,
     /// The longest estimated wait, in seconds, at which a request is let in; behind it the answer is 429
