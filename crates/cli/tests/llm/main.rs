@@ -24,6 +24,7 @@ mod served;
 mod shrink;
 #[cfg(all(unix, feature = "serve"))]
 mod signal;
+mod soak;
 mod support;
 mod tiny;
 mod told;
@@ -70,7 +71,7 @@ impl Visit for Collect {
         let device = Arc::new(backend);
         // Never dropped: the last trial's worker could still be at it when the process exits and the driver goes.
         std::mem::forget(device.clone());
-        Ok([
+        let trials = [
             golden::trials(&device),
             tiny::trials(&device),
             engine::trials(&device),
@@ -78,10 +79,8 @@ impl Visit for Collect {
             ruled::trials(&device),
             told::trials(&device),
             shrink::trials(&device),
-        ]
-        .into_iter()
-        .flatten()
-        .map(|trial| trial.with_kind(B::NAME))
-        .collect())
+            soak::trials(&device),
+        ];
+        Ok(backends::in_turn(device.as_ref(), trials.into_iter().flatten().collect()))
     }
 }
