@@ -51,6 +51,7 @@ impl Visit for Collect {
         let device = Arc::new(backend);
         // Never dropped: the last trial's worker could still be at it when the process exits and the driver goes.
         std::mem::forget(device.clone());
-        Ok([golden::trials(&device), mixed::trials(&device)].into_iter().flatten().map(|trial| trial.with_kind(B::NAME)).collect())
+        let trials = [golden::trials(&device), mixed::trials(&device)];
+        Ok(backends::in_turn(device.as_ref(), trials.into_iter().flatten().collect()))
     }
 }
