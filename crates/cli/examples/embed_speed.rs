@@ -108,6 +108,7 @@ impl Visit for Speed {
         let sources: Vec<Source<'_>> = names.iter().zip(own.iter().cycle()).map(|(name, a)| Source { name, config: &a.config, modules: &a.modules }).collect();
         let forms = [
             ("rank 16, 4 bits", EncodeOptions { rank: Some(16), ..EncodeOptions::default() }),
+            ("cosine 0.99", EncodeOptions { min_cosine: Some(0.99), ..EncodeOptions::default() }),
             ("plain", EncodeOptions { rungs: Some(vec![Rung::Plain]), ..EncodeOptions::default() }),
         ];
         for (form, options) in forms {
