@@ -19,7 +19,6 @@ use crate::ops::{Attention, CodebookGemm, FusedMlp, Linear, Op, Pointwise, Prefi
 /// # fn main() -> trifuse::Result<()> {
 /// let name = std::env::args().nth(1).unwrap_or("auto".into()); // or cpu, wgpu, cuda, wgpu:1
 /// let device: AnyDevice = name.parse::<Choice>()?.open_any()?;
-/// println!("on {}", device.backend());
 /// let mut session = Session::new(Arc::new(device))?; // of one type, whatever was asked for
 /// # session.upload(&[0.5f32; 8]).map(drop)
 /// # }
@@ -106,10 +105,10 @@ trait ErasedDevice: Send + Sync {
     fn hints(&self) -> Hints;
     fn owns(&self, buffer: &AnyBuffer) -> bool;
     fn queue(&self) -> Result<AnyPart>;
-    fn alloc(&self, bytes: u64) -> Result<AnyBuffer>;
-    fn alloc_host(&self, bytes: u64) -> Result<AnyBuffer>;
+    fn alloc(&self, bytes: u64, host: bool) -> Result<AnyBuffer>;
     fn write(&self, queue: &mut AnyPart, dst: &Slice<AnyDevice>, src: &[u8]) -> Result<()>;
     fn read(&self, queue: &mut AnyPart, src: &Slice<AnyDevice>, dst: &mut [u8]) -> Result<()>;
+    fn read_after(&self, queue: &mut AnyPart, event: &AnyPart, src: &Slice<AnyDevice>, dst: &mut [u8]) -> Result<()>;
     fn copy(&self, queue: &mut AnyPart, src: &Slice<AnyDevice>, dst: &Slice<AnyDevice>) -> Result<()>;
     fn record_event(&self, queue: &mut AnyPart) -> Result<AnyPart>;
     fn elapsed(&self, queue: &mut AnyPart, earlier: &AnyPart, later: &AnyPart) -> Result<f64>;
@@ -150,12 +149,9 @@ impl<D: Device> ErasedDevice for D {
         Device::queue(self).map(AnyPart::new)
     }
 
-    fn alloc(&self, bytes: u64) -> Result<AnyBuffer> {
-        Device::alloc(self, bytes).map(AnyBuffer::new::<D>)
-    }
-
-    fn alloc_host(&self, bytes: u64) -> Result<AnyBuffer> {
-        Device::alloc_host(self, bytes).map(AnyBuffer::new::<D>)
+    fn alloc(&self, bytes: u64, host: bool) -> Result<AnyBuffer> {
+        let made = if host { Device::alloc_host(self, bytes) } else { Device::alloc(self, bytes) };
+        made.map(AnyBuffer::new::<D>)
     }
 
     fn write(&self, queue: &mut AnyPart, dst: &Slice<AnyDevice>, src: &[u8]) -> Result<()> {
@@ -164,6 +160,10 @@ impl<D: Device> ErasedDevice for D {
 
     fn read(&self, queue: &mut AnyPart, src: &Slice<AnyDevice>, dst: &mut [u8]) -> Result<()> {
         Device::read(self, queue.get_mut()?, &inner(src)?, dst)
+    }
+
+    fn read_after(&self, queue: &mut AnyPart, event: &AnyPart, src: &Slice<AnyDevice>, dst: &mut [u8]) -> Result<()> {
+        Device::read_after(self, queue.get_mut()?, event.get()?, &inner(src)?, dst)
     }
 
     fn copy(&self, queue: &mut AnyPart, src: &Slice<AnyDevice>, dst: &Slice<AnyDevice>) -> Result<()> {
@@ -281,11 +281,11 @@ impl Device for AnyDevice {
     }
 
     fn alloc(&self, bytes: u64) -> Result<AnyBuffer> {
-        self.device.alloc(bytes)
+        self.device.alloc(bytes, false)
     }
 
     fn alloc_host(&self, bytes: u64) -> Result<AnyBuffer> {
-        self.device.alloc_host(bytes)
+        self.device.alloc(bytes, true)
     }
 
     fn buffer_id(buffer: &AnyBuffer) -> usize {
@@ -302,6 +302,10 @@ impl Device for AnyDevice {
 
     fn read(&self, queue: &mut AnyPart, src: &Slice<Self>, dst: &mut [u8]) -> Result<()> {
         self.device.read(queue, src, dst)
+    }
+
+    fn read_after(&self, queue: &mut AnyPart, event: &AnyPart, src: &Slice<Self>, dst: &mut [u8]) -> Result<()> {
+        self.device.read_after(queue, event, src, dst)
     }
 
     fn copy(&self, queue: &mut AnyPart, src: &Slice<Self>, dst: &Slice<Self>) -> Result<()> {

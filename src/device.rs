@@ -10,8 +10,8 @@ use crate::error::Result;
 
 /// A device of one backend. Each backend implements it once.
 ///
-/// Work goes into a queue and runs in the order in which it was put there. Only [`read`](Device::read) and
-/// [`synchronize`](Device::synchronize) block. Methods trust their arguments: slices lie inside their buffers.
+/// Work goes into a queue and runs in the order in which it was put there. Only [`read`](Device::read), [`read_after`](Device::read_after),
+/// [`elapsed`](Device::elapsed) and [`synchronize`](Device::synchronize) block. Methods trust their arguments: slices lie inside their buffers.
 pub trait Device: Sized + Send + Sync + 'static {
     /// The backend's name in errors, test names and on the command line.
     const NAME: &'static str;
@@ -46,6 +46,11 @@ pub trait Device: Sized + Send + Sync + 'static {
     fn write(&self, queue: &mut Self::Queue, dst: &Slice<Self>, src: &[u8]) -> Result<()>;
     /// Copies the start of `src` to the whole of `dst`, after all earlier work of the queue. Blocks.
     fn read(&self, queue: &mut Self::Queue, src: &Slice<Self>, dst: &mut [u8]) -> Result<()>;
+    /// Copies the start of `src`, which is [memory of the host](Device::alloc_host), to the whole of `dst`, after the work before `event`. A device whose
+    /// work goes on beside the host waits for nothing behind `event`; another may.
+    fn read_after(&self, queue: &mut Self::Queue, _event: &Self::Event, src: &Slice<Self>, dst: &mut [u8]) -> Result<()> {
+        self.read(queue, src, dst)
+    }
     /// Copies `src` to the start of `dst`, another buffer. Offsets and length are multiples of 4 bytes.
     fn copy(&self, queue: &mut Self::Queue, src: &Slice<Self>, dst: &Slice<Self>) -> Result<()>;
     /// Records the moment when all earlier work of the queue is done and later work has not begun.
@@ -211,6 +216,8 @@ pub struct Hints {
     /// Rows of a page of keys that attention reads at once: heads of tokens. Pages of as many tokens as heads that are read together leave room for
     /// are the fastest.
     pub page_rows: Option<u32>,
+    /// Whether work goes on beside the host, and what was done before an event can be read without a wait for what follows.
+    pub beside_host: bool,
 }
 
 /// A device's name and capabilities.

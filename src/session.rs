@@ -1,5 +1,6 @@
 //! The safe front end: allocate, plan, run, capture, replay. It is generic over the backend, and written once.
 
+mod later;
 mod plan;
 mod room;
 mod traits;
@@ -83,8 +84,8 @@ impl<D: Device> Session<D> {
         Ok(self.alloc(bytes)?.with_dtype(dtype))
     }
 
-    /// Allocates `bytes` of host memory that [`copy`](Self::copy) reads at the speed of the bus, where the device has such memory; else
-    /// ordinary memory. Contents are unspecified.
+    /// Allocates `bytes` of host memory that [`copy`](Self::copy) reads and writes at the speed of the bus, where the device has such memory; else
+    /// ordinary memory. Contents are unspecified. [`read_after`](Self::read_after) reads what was copied there.
     pub fn alloc_host(&self, bytes: u64) -> Result<Slice<D>> {
         Ok(Slice::new(self.device.alloc_host(bytes)?, 0, bytes))
     }

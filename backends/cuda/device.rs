@@ -182,6 +182,17 @@ impl Device for Cuda {
         queue.read(address(src), dst)
     }
 
+    fn read_after(&self, queue: &mut Queue, event: &Event, src: &Slice<Self>, dst: &mut [u8]) -> Result<()> {
+        self.inside("read", src, dst.len() as u64)?;
+        if !src.buffer.is_host() {
+            return queue.read(address(src), dst);
+        }
+        event.wait()?;
+        // SAFETY: the bytes lie inside page-locked memory, which the host knows by the same address, and `src` keeps it. The work that wrote them is over.
+        unsafe { std::ptr::copy_nonoverlapping(address(src) as *const u8, dst.as_mut_ptr(), dst.len()) };
+        Ok(())
+    }
+
     fn copy(&self, queue: &mut Queue, src: &Slice<Self>, dst: &Slice<Self>) -> Result<()> {
         self.inside("copy", src, src.len)?;
         self.inside("copy", dst, src.len)?;
@@ -212,7 +223,8 @@ impl Device for Cuda {
         // TMA boxes of `sm90_decode`.
         let page_rows = (self.arch.0 == 90).then_some(128);
         let (split_mlp, norm_in_product, slices_in_product, dense_adapters) = (true, true, true, true);
-        Hints { split_mlp, norm_in_product, slices_in_product, dense_adapters, dtype: Some(DType::F16), batch_tokens: Some(131_072), page_rows }
+        let (dtype, batch_tokens) = (Some(DType::F16), Some(131_072));
+        Hints { split_mlp, norm_in_product, slices_in_product, dense_adapters, dtype, batch_tokens, page_rows, beside_host: true }
     }
 
     fn synchronize(&self, queue: &mut Queue) -> Result<()> {

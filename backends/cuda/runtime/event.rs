@@ -33,15 +33,21 @@ impl Event {
         Ok(event)
     }
 
+    /// Blocks until the event has passed.
+    pub fn wait(&self) -> Result<()> {
+        self.memory.context.bind()?;
+        // SAFETY: the event was recorded and is alive.
+        ok(unsafe { sys::cuEventSynchronize(self.event) }, "waiting for an event")
+    }
+
     /// Device time since `earlier`, in seconds, with the driver's resolution of about half a microsecond. Blocks.
     pub fn seconds_since(&self, earlier: &Self) -> Result<f64> {
         type Elapsed = unsafe extern "C" fn(*mut f32, CUevent, CUevent) -> CUresult;
-        self.memory.context.bind()?;
+        self.wait()?;
         let mut milliseconds = 0.0;
         // SAFETY: both events were recorded and are alive; stores one number. The symbol is looked up by hand because
         // cudarc binds the name `_v2`, which drivers before CUDA 12.8 lack; every driver has this one, of the same type.
         unsafe {
-            ok(sys::cuEventSynchronize(self.event), "waiting for an event")?;
             let elapsed = sys::culib().get::<Elapsed>(b"cuEventElapsedTime\0").map_err(|error| Error::device("reading an event", error))?;
             ok(elapsed(&mut milliseconds, earlier.event, self.event), "reading an event")?;
         }

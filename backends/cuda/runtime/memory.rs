@@ -297,6 +297,11 @@ impl Buffer {
         self.0.pointer
     }
 
+    /// Whether the memory is the host's, page-locked, which the host knows by the same address.
+    pub fn is_host(&self) -> bool {
+        self.0.host
+    }
+
     /// The buffer's number, unique in the whole process.
     pub fn id(&self) -> usize {
         self.0.id

@@ -5,6 +5,7 @@
 //! thread of its own.
 
 mod adapted;
+mod ahead;
 mod batching;
 mod buckets;
 mod compute;

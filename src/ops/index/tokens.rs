@@ -16,6 +16,9 @@ pub struct TokenAdapters {
     adapters: u32,
 }
 
+/// Words before the ids.
+const FIRST: usize = 2;
+
 /// What the device's copy is sized and checked by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TokenShape {
@@ -49,9 +52,15 @@ impl TokenAdapters {
         Ok(Self { words, tokens, adapters })
     }
 
+    /// Bytes before the ids, which lie one behind the other.
+    #[cfg(feature = "llm")]
+    pub(crate) const fn first_id() -> u64 {
+        4 * FIRST as u64
+    }
+
     /// The ids, one a token.
     pub fn ids(&self) -> &[i32] {
-        &self.words[2..2 + self.tokens]
+        &self.words[FIRST..FIRST + self.tokens]
     }
 }
 

@@ -8,13 +8,14 @@ use trifuse::session::Session;
 use trifuse::{Error, Result};
 
 use super::Test;
-use super::work::Sum;
+use super::work::{LEN, Sum};
 
 pub fn tests<B: Backend>() -> Vec<(&'static str, Test<B>)> {
     vec![
         ("a copy keeps its order and stays inside its slice", copies),
         ("copies that overlap, split a word or do not fit are refused", unfit_copies),
         ("events time the work between them, and nothing else", events),
+        ("what was copied to the host is read as it was, whatever follows", read_after),
         ("events of another session are refused, and events in a capture", strange_events),
     ]
 }
@@ -78,6 +79,33 @@ fn events<B: Backend>(device: &Arc<B>) -> Result<()> {
     let all = session.elapsed(&first, &third)?;
     assert!((all - one - twenty).abs() <= 0.01 * all + 1e-5, "{one} s and {twenty} s are {all} s");
     session.synchronize()
+}
+
+fn read_after<B: Backend>(device: &Arc<B>) -> Result<()> {
+    let mut session = Session::new(device.clone())?;
+    let sum = Sum::new(&mut session, 1.0, 2.0)?;
+    let hosts = [(); 2].map(|()| session.alloc_host(sum.args.y.len()));
+    let [first, second] = hosts;
+    let (first, second) = (first?, second?);
+    let mut events = Vec::new();
+    for (x, host) in [(1.0, &first), (5.0, &second)] {
+        sum.set_x(&mut session, x)?;
+        sum.run(&mut session)?;
+        session.copy(&sum.args.y, host)?;
+        events.push(session.record_event()?);
+    }
+    sum.set_x(&mut session, 9.0)?;
+    sum.run(&mut session)?;
+    // In either order, and as often as wanted.
+    for (host, event, want) in [(&first, 0, 3.0), (&second, 1, 7.0), (&first, 0, 3.0), (&first, 1, 3.0)] {
+        assert_eq!(session.read_after::<f32>(&events[event], host)?, [want; LEN]);
+    }
+    // Memory of the device is read too.
+    assert_eq!(session.read_after::<f32>(&events[0], &sum.args.y)?, [11.0; LEN]);
+    let strange = Session::new(device.clone())?.record_event()?;
+    refused("another session's event", session.read_after::<f32>(&strange, &first));
+    refused("a part of an element", session.read_after::<f32>(&events[0], &first.sub_slice(0, 6).expect("inside")));
+    sum.expect(&mut session, 11.0)
 }
 
 fn strange_events<B: Backend>(device: &Arc<B>) -> Result<()> {
