@@ -3,6 +3,7 @@
 mod plan;
 mod room;
 mod traits;
+mod wait;
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
