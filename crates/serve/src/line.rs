@@ -348,8 +348,8 @@ impl Line {
         self.next_by(number, |queues, keep| take(queues, grid, keep))
     }
 
-    /// The batch behind those that a device has, where as much waits as it holds and no device is free; it does not wait. What is taken then is what would
-    /// be taken later.
+    /// The batch behind those that a device has, where as much waits as it holds and no device is free; it does not wait. A full batch is no fuller
+    /// later, but a tenant who comes meanwhile has no turn in it.
     pub fn next_ahead(&self, number: usize, grid: &Grid) -> Option<Taken<Sentence>> {
         let waiting = self.lock();
         waiting.devices.get(number).filter(|device| !device.replica.is_lost())?;
