@@ -4,6 +4,7 @@ mod later;
 mod plan;
 mod room;
 mod traits;
+mod wait;
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::config::Config;
 use super::laid_out::{LaidOut, Row};
 use super::layer::{Pass, Watch};
+use super::pipeline::Pipeline;
 use super::plans::{Arena, Class};
 use super::shape::Shape;
 use super::weights::Weights;
@@ -68,6 +69,7 @@ pub struct Encoder<D: Backend> {
     classes: HashMap<Shape, Class<D>>,
     /// The number of the batch whose embeddings the buffers hold, which all classes share; 0 for none.
     held: u64,
+    pipeline: Pipeline<D>,
 }
 
 /// A batch's number, which no encoder gives to another batch.
@@ -85,7 +87,7 @@ impl<D: Backend> Encoder<D> {
         let config = Config::open(folder)?;
         let mut session = Session::new(device)?;
         let weights = Weights::open(&mut session, folder, &config, options.dtype)?;
-        Ok(Self { session, config, options, weights, engine: None, arena: None, classes: HashMap::new(), held: 0 })
+        Ok(Self { session, config, options, weights, engine: None, arena: None, classes: HashMap::new(), held: 0, pipeline: Pipeline::default() })
     }
 
     /// The model's sizes and rules.
@@ -167,26 +169,53 @@ impl<D: Backend> Encoder<D> {
     }
 
     /// The embeddings of each batch in turn, as from [`embed`](Self::embed). While the device works on one batch, the host lays out the
-    /// next and takes the one before.
+    /// next and takes the one before. Batches before one that fails are still given to `each`.
     ///
     /// # Errors
-    /// The errors of [`embed`](Self::embed), by the first batch that fails; whatever `each` fails with.
+    /// The errors of [`embed`](Self::embed), by the first batch that fails; whatever `each` fails with; a batch that was [submitted](Self::submit) before and
+    /// is not finished.
     pub fn embed_each<'r>(&mut self, batches: impl IntoIterator<Item = Vec<Row<'r>>>, each: &mut dyn FnMut(Vec<f32>) -> Result<()>) -> Result<()> {
-        let mut batches = batches.into_iter();
-        let mut laid_out = batches.next().map(|rows| LaidOut::new(&self.config, &rows)).transpose()?;
-        let mut before: Option<Vec<u8>> = None;
-        loop {
-            let running = laid_out.take().map(|batch| self.load(&batch, false)).transpose()?;
-            if let Some(batch) = &running {
-                self.run(batch)?;
+        ensure(self.pipeline.is_empty(), "embed_each", "batches that were submitted to be finished before", "some that are not")?;
+        let mut before = false;
+        for rows in batches {
+            let submitted = self.submit(&rows);
+            if std::mem::replace(&mut before, submitted.is_ok()) {
+                let given = self.finish().and_then(&mut *each);
+                // What is on the device still is nobody's.
+                if given.is_err() && submitted.is_ok() {
+                    drop(self.finish());
+                }
+                given?;
             }
-            if let Some(bytes) = before.take() {
-                each(self.options.dtype.decode(&bytes).into_iter().map(|value| value as f32).collect())?;
-            }
-            let Some(batch) = running else { return Ok(()) };
-            laid_out = batches.next().map(|rows| LaidOut::new(&self.config, &rows)).transpose()?;
-            before = Some(self.read_bytes(&batch)?);
+            submitted?;
         }
+        if before { self.finish().and_then(each) } else { Ok(()) }
+    }
+
+    /// Puts a batch on the device, behind those that are there, and does not wait for it. [`finish`](Self::finish) gives the embeddings, the bits of
+    /// [`embed`](Self::embed). Each batch holds memory for its embeddings until then.
+    ///
+    /// Adapters may come and go while batches run: each has those that it was submitted with.
+    ///
+    /// # Errors
+    /// The errors of [`prepare`](Self::prepare) and [`run`](Self::run). Then this batch is not on the device, and those before it are.
+    pub fn submit(&mut self, rows: &[Row<'_>]) -> Result<()> {
+        let batch = self.prepare(rows)?;
+        let bytes = self.bytes(&batch);
+        let room = self.pipeline.room(&self.session, bytes)?;
+        self.run(&batch)?;
+        let class = self.classes.get(&batch.shape).ok_or_else(|| Error::invalid("batch", "a class", "none"))?;
+        self.pipeline.push(&mut self.session, &class.buffers.out, bytes, room)
+    }
+
+    /// The embeddings, `[rows, hidden]`, of the batch that was submitted first of those that are not finished. Blocks until the device is done with it, and
+    /// not for those behind it where the device can tell.
+    ///
+    /// # Errors
+    /// No batch was submitted; a device that fails, also in work that was put on it later. Then the batch is gone.
+    pub fn finish(&mut self) -> Result<Vec<f32>> {
+        let bytes = self.pipeline.pop(&mut self.session)?;
+        Ok(self.decoded(&bytes))
     }
 
     /// Copies a batch to the device. [`run`](Self::run) may then run it any number of times, until another batch of its class is prepared,
@@ -304,17 +333,21 @@ impl<D: Backend> Encoder<D> {
     /// # Errors
     /// Another batch was run since, or prepared in its class; a device that fails.
     pub fn read(&mut self, batch: &Prepared) -> Result<Vec<f32>> {
-        let bytes = self.read_bytes(batch)?;
-        Ok(self.options.dtype.decode(&bytes).into_iter().map(|value| value as f32).collect())
-    }
-
-    fn read_bytes(&mut self, batch: &Prepared) -> Result<Vec<u8>> {
         ensure(self.held == batch.number, "batch", "the one that was run last", "another")?;
         let class = self.classes.get(&batch.shape).filter(|class| class.loaded == batch.number);
         let class = class.ok_or_else(|| Error::invalid("batch", "the last one prepared of its class", "one that another took the place of"))?;
-        let bytes = batch.count as u64 * self.config.hidden * self.options.dtype.size();
-        let out = class.buffers.out.sub_slice(0, bytes).ok_or_else(|| Error::invalid("batch", "embeddings of every row", "fewer"))?;
-        self.session.read(&out)
+        let out = class.buffers.out.sub_slice(0, self.bytes(batch)).ok_or_else(|| Error::invalid("batch", "embeddings of every row", "fewer"))?;
+        let bytes = self.session.read(&out)?;
+        Ok(self.decoded(&bytes))
+    }
+
+    /// Bytes of a batch's embeddings.
+    fn bytes(&self, batch: &Prepared) -> u64 {
+        batch.count as u64 * self.config.hidden * self.options.dtype.size()
+    }
+
+    fn decoded(&self, bytes: &[u8]) -> Vec<f32> {
+        self.options.dtype.decode(bytes).into_iter().map(|value| value as f32).collect()
     }
 }
 

@@ -18,6 +18,7 @@ mod forward;
 mod growth;
 mod laid_out;
 mod layer;
+mod pipeline;
 mod place;
 mod plans;
 mod shape;

@@ -8,13 +8,19 @@ use trifuse::{Error, Result};
 
 use crate::queueing::registry::Generation;
 
-/// Something that embeds a batch of sentences. It stays on the thread where it was opened.
+/// Something that embeds batches of sentences. It stays on the thread where it was opened.
 pub trait Embedder {
-    /// The vectors of `rows`, one after the other in their order.
+    /// Puts a batch on the device, behind those that are there, and does not wait for it.
     ///
     /// # Errors
-    /// A row that is not sound; a device that fails.
-    fn embed(&mut self, rows: &[Row<'_>]) -> Result<Vec<f32>>;
+    /// A row that is not sound; no device memory; a device that fails. Then the device does not have this batch, and has those before it.
+    fn submit(&mut self, rows: &[Row<'_>]) -> Result<()>;
+
+    /// The vectors of the batch that was submitted first of those that are not finished, one after the other in the order of its rows. Waits for it.
+    ///
+    /// # Errors
+    /// No batch was submitted; a device that fails. Then the batch is gone.
+    fn finish(&mut self) -> Result<Vec<f32>>;
 
     /// Takes one more adapter.
     ///
@@ -41,8 +47,12 @@ pub trait Embedder {
 }
 
 impl<D: Backend> Embedder for Encoder<D> {
-    fn embed(&mut self, rows: &[Row<'_>]) -> Result<Vec<f32>> {
-        Self::embed(self, rows)
+    fn submit(&mut self, rows: &[Row<'_>]) -> Result<()> {
+        Self::submit(self, rows)
+    }
+
+    fn finish(&mut self) -> Result<Vec<f32>> {
+        Self::finish(self)
     }
 
     fn add(&mut self, name: &str, adapter: EncodedAdapter) -> Result<AdapterId> {

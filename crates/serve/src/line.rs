@@ -2,6 +2,7 @@
 
 mod work;
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,6 +18,9 @@ use crate::queueing::ticket::Failure;
 use crate::replica::Replica;
 pub use work::{Copies, Job, Sentence, Work};
 
+/// What gives a job back that is to run, and deals with one that is not.
+pub type Keep<'a, W> = &'a mut dyn FnMut(Job<W>) -> Option<Job<W>>;
+
 /// Something other than a batch that is done on a device's thread.
 pub type Chore<W> = Box<dyn FnOnce(&mut <W as Work>::Host) + Send>;
 
@@ -24,10 +28,10 @@ pub type Chore<W> = Box<dyn FnOnce(&mut <W as Work>::Host) + Send>;
 struct Device<W: Work> {
     replica: Arc<Replica>,
     chores: Vec<Chore<W>>,
-    /// The batch that runs.
-    flight: Vec<Job<W>>,
-    /// When it was taken, while one runs.
-    taken: Option<Duration>,
+    /// The batches that it has: one that runs, and what it was given to do behind that.
+    flights: VecDeque<Vec<Job<W>>>,
+    /// When it came to the first of them, while it has one.
+    began: Option<Duration>,
 }
 
 struct Waiting<W: Work> {
@@ -51,13 +55,13 @@ impl<W: Work> Waiting<W> {
     /// Gives up a device: its work goes to another, where one works and none has failed with it before. Returns the jobs that fail, and the chores that nobody does.
     fn lose(&mut self, number: usize) -> (Vec<Job<W>>, Vec<Chore<W>>) {
         let Some(device) = self.devices.get_mut(number).filter(|device| device.replica.lose()) else { return (Vec::new(), Vec::new()) };
-        let (flight, chores, replica) = (std::mem::take(&mut device.flight), std::mem::take(&mut device.chores), Arc::clone(&device.replica));
-        device.taken = None;
+        let (flights, chores, replica) = (std::mem::take(&mut device.flights), std::mem::take(&mut device.chores), Arc::clone(&device.replica));
+        device.began = None;
         let working = self.working().count();
         self.admission.share_among(working);
         let mut left = Vec::new();
         // The first of them is to be the first again.
-        for mut job in flight.into_iter().rev() {
+        for mut job in flights.into_iter().flatten().collect::<Vec<_>>().into_iter().rev() {
             if working == 0 || self.closed.is_some() || job.tried {
                 left.push(job);
             } else {
@@ -94,7 +98,7 @@ pub enum Closed {
     For(Failure),
 }
 
-/// A batch for a device. Its jobs stay with the line until the device is [done](Line::done).
+/// A batch for a device. Its jobs stay with the line until the device is [done](Line::done) with it.
 pub struct Taken<W: Work> {
     /// What is to be done, in the order of the answers; nothing where there are chores alone.
     pub works: Vec<Arc<W>>,
@@ -109,7 +113,7 @@ pub struct Taken<W: Work> {
 impl<W: Work> Line<W> {
     /// A line with nobody in it, for these devices.
     pub fn new(limits: Limits, clock: Arc<dyn Clock>, metrics: Arc<Metrics>, devices: &[Arc<Replica>]) -> Self {
-        let device = |replica: &Arc<Replica>| Device { replica: Arc::clone(replica), chores: Vec::new(), flight: Vec::new(), taken: None };
+        let device = |replica: &Arc<Replica>| Device { replica: Arc::clone(replica), chores: Vec::new(), flights: VecDeque::new(), began: None };
         let devices: Vec<Device<W>> = devices.iter().map(device).collect();
         let mut admission = Admission::new(limits);
         admission.share_among(devices.len());
@@ -173,7 +177,7 @@ impl<W: Work> Line<W> {
     pub fn running(&self) -> Option<Duration> {
         let waiting = self.lock();
         let now = self.clock.now();
-        let busy: Option<Vec<Duration>> = waiting.working().map(|device| Some(now.saturating_sub(device.taken?))).collect();
+        let busy: Option<Vec<Duration>> = waiting.working().map(|device| Some(now.saturating_sub(device.began?))).collect();
         busy?.into_iter().min()
     }
 
@@ -181,7 +185,7 @@ impl<W: Work> Line<W> {
     pub fn watch(&self, most: Duration) {
         let mut waiting = self.lock();
         let now = self.clock.now();
-        let hangs = |device: &Device<W>| !device.replica.is_lost() && device.taken.is_some_and(|taken| now.saturating_sub(taken) > most);
+        let hangs = |device: &Device<W>| !device.replica.is_lost() && device.began.is_some_and(|began| now.saturating_sub(began) > most);
         let hanging: Vec<usize> = waiting.devices.iter().enumerate().filter(|(_, device)| hangs(device)).map(|(number, _)| number).collect();
         let mut lost = Vec::new();
         for number in hanging {
@@ -263,11 +267,7 @@ impl<W: Work> Line<W> {
 
     /// The next batch of a device, which `take` takes out of the queues, and which is empty where there are chores alone; `None` once the line is closed and empty, or the device is given up. What `take` asks to keep and does not get back
     /// has been dealt with.
-    pub fn next_by(
-        &self,
-        number: usize,
-        take: impl FnOnce(&mut Queues<Job<W>>, &mut dyn FnMut(Job<W>) -> Option<Job<W>>) -> Batch<Job<W>>,
-    ) -> Option<Taken<W>> {
+    pub fn next_by(&self, number: usize, take: impl FnOnce(&mut Queues<Job<W>>, Keep<'_, W>) -> Batch<Job<W>>) -> Option<Taken<W>> {
         let mut waiting = self.lock();
         loop {
             let device = waiting.devices.get(number).filter(|device| !device.replica.is_lost())?;
@@ -279,6 +279,11 @@ impl<W: Work> Line<W> {
             }
             waiting = self.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
         }
+        Some(self.take(number, waiting, take))
+    }
+
+    /// Takes a batch out of the queues for a device.
+    fn take(&self, number: usize, mut waiting: MutexGuard<'_, Waiting<W>>, take: impl FnOnce(&mut Queues<Job<W>>, Keep<'_, W>) -> Batch<Job<W>>) -> Taken<W> {
         let now = self.clock.now();
         let mut expired = Vec::new();
         let Batch { items, tokens, shape, spared } = take(&mut waiting.queues, &mut |job: Job<W>| match job.deadline {
@@ -295,24 +300,25 @@ impl<W: Work> Line<W> {
         });
         waiting.admission.leave(spared as u64);
         let (works, queued) = items.iter().map(|job| (Arc::clone(&job.work), job.queued)).unzip();
-        if let Some(device) = waiting.devices.get_mut(number) {
-            device.taken = (!items.is_empty()).then_some(now);
-            device.flight = items;
+        if let (Some(device), false) = (waiting.devices.get_mut(number), items.is_empty()) {
+            device.began.get_or_insert(now);
+            device.flights.push_back(items);
         }
         self.told(&waiting);
         drop(waiting);
         // Nobody waits for what was cancelled, so that its failure is told to nobody.
         expired.into_iter().for_each(|(job, failure)| job.part.fail(failure));
-        Some(Taken { works, queued, tokens, shape })
+        Taken { works, queued, tokens, shape }
     }
 
-    /// Learns that a device is done with its batch, and how fast it was; gives the jobs of the batch to be answered. `None` where the device was given up
+    /// Learns that a device is done with the first of its batches, and how fast it was; gives the jobs of the batch to be answered. `None` where the device was given up
     /// meanwhile, and they are another's.
     pub fn done(&self, number: usize, computed: usize, took: Duration) -> Option<Vec<Job<W>>> {
         let mut waiting = self.lock();
+        let now = self.clock.now();
         let device = waiting.devices.get_mut(number).filter(|device| !device.replica.is_lost())?;
-        let jobs = std::mem::take(&mut device.flight);
-        device.taken = None;
+        let jobs = device.flights.pop_front().unwrap_or_default();
+        device.began = (!device.flights.is_empty()).then_some(now);
         let cost = jobs.iter().map(|job| job.work.cost()).sum();
         device.replica.did(jobs.len() as u64, cost);
         waiting.admission.leave(cost);
@@ -340,6 +346,16 @@ impl Line {
     /// The next batch of sentences for a device; `None` once the line is closed and empty, or the device is given up.
     pub fn next(&self, number: usize, grid: &Grid) -> Option<Taken<Sentence>> {
         self.next_by(number, |queues, keep| take(queues, grid, keep))
+    }
+
+    /// The batch behind those that a device has, where as much waits as it holds and no device is free; it does not wait. A full batch is no fuller
+    /// later, but a tenant who comes meanwhile has no turn in it.
+    pub fn next_ahead(&self, number: usize, grid: &Grid) -> Option<Taken<Sentence>> {
+        let waiting = self.lock();
+        waiting.devices.get(number).filter(|device| !device.replica.is_lost())?;
+        let busy = waiting.working().all(|device| !device.flights.is_empty());
+        let filled = grid.is_filled_by(waiting.queues.len(), waiting.queues.cost());
+        (busy && filled).then(|| self.take(number, waiting, |queues, keep| take(queues, grid, keep)))
     }
 }
 

@@ -55,6 +55,7 @@ pub struct Metrics {
     pub generated_tokens: Counter,
     operated: Histogram,
     queries: Counter,
+    together: Counter,
     /// Connections that are open.
     pub connections: Gauge,
     /// Tokens that wait for the device or run on it.
@@ -107,6 +108,8 @@ impl Metrics {
         let written = Written::registered(&mut registry);
         let queries = Counter::default();
         registry.register("trifuse_operations", "Operations that ran", queries.clone());
+        let together = Counter::default();
+        registry.register("trifuse_operations_together", "Operations of which several were one launch", together.clone());
         let (prompt_tokens, generated_tokens) = (Counter::default(), Counter::default());
         registry.register("trifuse_prompt_tokens", "Tokens of texts and prompts", prompt_tokens.clone());
         registry.register("trifuse_generation_tokens", "Tokens that were generated", generated_tokens.clone());
@@ -128,6 +131,7 @@ impl Metrics {
             written,
             operated,
             queries,
+            together,
             prompt_tokens,
             generated_tokens,
             connections,
@@ -159,9 +163,10 @@ impl Metrics {
         waited.for_each(|waited| self.waited.observe(waited.as_secs_f64()));
     }
 
-    /// Counts operations, and how long each of them waited.
-    pub fn operated(&self, count: usize, took: Duration, waited: impl Iterator<Item = Duration>) {
+    /// Counts operations, those of which several were one launch, and how long each of them waited.
+    pub fn operated(&self, [count, together]: [usize; 2], took: Duration, waited: impl Iterator<Item = Duration>) {
         self.queries.inc_by(count as u64);
+        self.together.inc_by(together as u64);
         self.operated.observe(took.as_secs_f64());
         waited.for_each(|waited| self.waited.observe(waited.as_secs_f64()));
     }

@@ -1,6 +1,9 @@
-//! The thread of a device: it takes what is next when it is free, and never waits for a batch to fill.
+//! The thread of a device: it takes what is next when it is free, and never waits for a batch to fill. Where more waits than a batch holds, it gives the
+//! device the next one while one runs, and answers the one before meanwhile.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use trifuse::model::Row;
 use trifuse::{Error, Result};
@@ -11,23 +14,57 @@ use crate::line::{Copies, Ending, Job, Line, Sentence, Taken};
 use crate::queueing::batch::{Grid, Shape};
 use crate::queueing::ticket::Failure;
 
+/// Batches that a device has at once: one that runs, and one behind it.
+const BATCHES: usize = 2;
+
+/// A batch that the device has.
+struct Flight {
+    /// Tokens of its sentences.
+    tokens: usize,
+    /// Rows that the device computes.
+    rows: usize,
+    /// When each of its sentences was let in.
+    queued: Vec<Duration>,
+    /// When the device was given it.
+    given: Duration,
+}
+
 /// A device that takes from a [`Line`].
 pub struct Runner {
     /// Its number among the devices of the line.
-    pub number: usize,
+    number: usize,
     /// What computes.
-    pub embedder: Box<dyn Embedder>,
+    embedder: Box<dyn Embedder>,
     /// The shapes of batches.
-    pub grid: Grid,
+    grid: Grid,
     /// The most tokens of a batch.
-    pub batch_tokens: usize,
+    batch_tokens: usize,
     /// The most tokens of a sentence.
-    pub max_tokens: usize,
+    max_tokens: usize,
     /// Elements of a vector.
-    pub width: usize,
+    width: usize,
+    /// What the device has, the first one first.
+    flights: VecDeque<Flight>,
+    /// When the device was done with a batch last.
+    free: Duration,
+}
+
+/// How it goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    /// With another turn.
+    Turn,
+    /// Not at all: the line is at its end, or the device is lost.
+    End,
 }
 
 impl Runner {
+    /// The device of this number, which has nothing to do yet. A batch has `batch_tokens` tokens at most, a sentence `max_tokens`, and a vector `width` elements.
+    pub fn new(number: usize, embedder: Box<dyn Embedder>, [batch_tokens, max_tokens]: [usize; 2], width: usize) -> Self {
+        let grid = Grid::new(batch_tokens, max_tokens);
+        Self { number, embedder, grid, batch_tokens, max_tokens, width, flights: VecDeque::new(), free: Duration::ZERO }
+    }
+
     /// Runs every shape once, so that no request waits for a plan.
     ///
     /// # Errors
@@ -35,7 +72,8 @@ impl Runner {
     pub fn warm(&mut self, line: &Line) -> Result<()> {
         for shape in self.grid.shapes().collect::<Vec<_>>() {
             let began = line.now();
-            self.embed(&[], Some(shape))?;
+            self.submit(&[], Some(shape))?;
+            self.embedder.finish()?;
             line.measured(shape.rows, line.now() - began);
         }
         Ok(())
@@ -44,28 +82,74 @@ impl Runner {
     /// Takes from the line until it is closed and empty, or the device is lost. Then the line is told, and what the device had is another's.
     pub fn run(mut self, line: &Line, names: &Names<Copies>) {
         let end = Ending(line, self.number);
-        while let Some(Taken { works, queued, tokens, shape }) = line.next(self.number, &self.grid) {
-            for chore in line.take_chores(self.number) {
-                chore(self.embedder.as_mut());
-            }
-            if works.is_empty() {
-                self.sweep(line, names);
-                continue;
-            }
-            let began = line.now();
-            let result = self.attempt(&works, shape);
-            let took = line.now() - began;
-            // Who is answered finds nothing of the work held here.
-            drop(works);
-            if matches!(result, Err(Error::Device { .. })) {
-                break;
-            }
-            line.metrics().ran(tokens, took, queued.into_iter().map(|queued| began.saturating_sub(queued)));
-            let Some(jobs) = line.done(self.number, shape.map_or(tokens, |shape| shape.rows), took) else { break };
-            self.answer(jobs, result);
-            self.sweep(line, names);
-        }
+        while self.turn(line, names) == Next::Turn {}
         drop(end);
+    }
+
+    /// Takes what is next, unless the device has enough, and answers a batch where it has enough.
+    fn turn(&mut self, line: &Line, names: &Names<Copies>) -> Next {
+        let taken = match self.flights.len() {
+            0 => line.next(self.number, &self.grid),
+            1..BATCHES => line.next_ahead(self.number, &self.grid),
+            _ => None,
+        };
+        let Some(taken) = taken else { return self.answer_first(line, names) };
+        for chore in line.take_chores(self.number) {
+            chore(self.embedder.as_mut());
+        }
+        if taken.works.is_empty() {
+            self.sweep(line, names);
+            return Next::Turn;
+        }
+        let Taken { works, queued, tokens, shape } = taken;
+        let flight = Flight { tokens, rows: shape.map_or(tokens, |shape| shape.rows), queued, given: line.now() };
+        match self.submit(&works, shape) {
+            Ok(()) => {
+                self.flights.push_back(flight);
+                Next::Turn
+            }
+            Err(error) => self.without(works, flight, error, line, names),
+        }
+    }
+
+    /// Answers what the device has, and then the batch that it did not take: tried once more in two halves where it had no room.
+    fn without(&mut self, works: Vec<Arc<Sentence>>, flight: Flight, error: Error, line: &Line, names: &Names<Copies>) -> Next {
+        while !self.flights.is_empty() {
+            if self.answer_first(line, names) == Next::End {
+                return Next::End;
+            }
+        }
+        let result = match error {
+            Error::OutOfMemory { .. } if works.len() > 1 => self.halves(&works),
+            error => Err(error),
+        };
+        // Who is answered finds nothing of the work held here.
+        drop(works);
+        self.answer_one(flight, result, line, names)
+    }
+
+    /// Waits for the first batch of the device, and answers it.
+    fn answer_first(&mut self, line: &Line, names: &Names<Copies>) -> Next {
+        let Some(flight) = self.flights.pop_front() else { return Next::End };
+        let result = self.finish(flight.queued.len());
+        self.answer_one(flight, result, line, names)
+    }
+
+    /// Answers the batch that is the line's first of this device.
+    fn answer_one(&mut self, flight: Flight, result: Result<Vec<f32>>, line: &Line, names: &Names<Copies>) -> Next {
+        if matches!(result, Err(Error::Device { .. })) {
+            return Next::End;
+        }
+        let Flight { tokens, rows, queued, given } = flight;
+        let now = line.now();
+        // The device came to it when it was done with the one before.
+        let took = now.saturating_sub(given.max(self.free));
+        self.free = now;
+        line.metrics().ran(tokens, took, queued.into_iter().map(|queued| given.saturating_sub(queued)));
+        let Some(jobs) = line.done(self.number, rows, took) else { return Next::End };
+        self.answer(jobs, result);
+        self.sweep(line, names);
+        Next::Turn
     }
 
     /// Has every device forget adapters that no name leads to and no request has.
@@ -82,19 +166,17 @@ impl Runner {
         }
     }
 
-    /// Runs a batch. One that the device has no room for is tried once more in two halves, and later batches are half as large.
-    fn attempt(&mut self, works: &[Arc<Sentence>], shape: Option<Shape>) -> Result<Vec<f32>> {
-        match self.embed(works, shape) {
-            Err(Error::OutOfMemory { .. }) if works.len() > 1 => {
-                self.batch_tokens = (self.batch_tokens / 2).max(1);
-                self.grid = Grid::new(self.batch_tokens, self.max_tokens);
-                let (first, second) = works.split_at(works.len() / 2);
-                let mut values = self.embed(first, None)?;
-                values.extend(self.embed(second, None)?);
-                Ok(values)
-            }
-            other => other,
+    /// Runs a batch that the device has no room for in two halves, one after the other. Later batches are half as large.
+    fn halves(&mut self, works: &[Arc<Sentence>]) -> Result<Vec<f32>> {
+        self.batch_tokens = (self.batch_tokens / 2).max(1);
+        self.grid = Grid::new(self.batch_tokens, self.max_tokens);
+        let (first, second) = works.split_at(works.len() / 2);
+        let mut values = Vec::with_capacity(works.len() * self.width);
+        for half in [first, second] {
+            self.submit(half, None)?;
+            values.extend(self.finish(half.len())?);
         }
+        Ok(values)
     }
 
     /// The sentence as the encoder takes it.
@@ -106,14 +188,19 @@ impl Runner {
         Ok(Row { ids: &work.ids, adapter })
     }
 
-    /// The vectors of the sentences, in a batch that is filled up to `shape`.
-    fn embed(&mut self, works: &[Arc<Sentence>], shape: Option<Shape>) -> Result<Vec<f32>> {
+    /// Gives the device a batch, which is filled up to `shape`.
+    fn submit(&mut self, works: &[Arc<Sentence>], shape: Option<Shape>) -> Result<()> {
         let filling = shape.map_or(Vec::new(), |shape| shape.filling(works.len(), works.iter().map(|work| work.ids.len()).sum()));
         let zeros = vec![0; self.max_tokens];
         let mut rows = works.iter().map(|work| self.row(work)).collect::<Result<Vec<Row<'_>>>>()?;
         rows.extend(filling.iter().map(|length| Row { ids: &zeros[..*length], adapter: None }));
-        let mut values = self.embedder.embed(&rows)?;
-        values.truncate(works.len() * self.width);
+        self.embedder.submit(&rows)
+    }
+
+    /// The vectors of the sentences of the device's first batch, without those of what fills it up.
+    fn finish(&mut self, sentences: usize) -> Result<Vec<f32>> {
+        let mut values = self.embedder.finish()?;
+        values.truncate(sentences * self.width);
         Ok(values)
     }
 

@@ -42,6 +42,11 @@ pub fn trials<D: Backend>(device: &Arc<D>) -> Vec<Trial> {
         calibration(&other);
         Ok(())
     }));
+    let other = device.clone();
+    trials.push(Trial::test("batches that are submitted before others are finished have their own bits", move || {
+        submitted(&other);
+        Ok(())
+    }));
     let device = device.clone();
     trials.push(Trial::test("refusals leave the encoder usable", move || {
         refusals(&device);
@@ -75,6 +80,40 @@ fn each_row_as_alone<D: Backend>(device: &Arc<D>, names: &[&str], options: &Enco
     turned.reverse();
     let reversed: Vec<f32> = encoder.embed(&turned).unwrap().chunks(384).rev().flatten().copied().collect();
     assert_eq!(bits(&reversed), bits(&together), "the order of the rows");
+}
+
+fn submitted<D: Backend>(device: &Arc<D>) {
+    let golden = Golden::open();
+    let mut encoder = encoder(device, DType::F32);
+    encoder.attach(Box::new(population(&adapters(&A[..2]), &plain()).unwrap())).unwrap();
+    let few = batch(&encoder, &golden.ids[..3], &[Some(A[0]), None, Some(A[1])]);
+    let other = batch(&encoder, &golden.ids[3..6], &[Some(A[1]), Some(A[0])]);
+    let many: Vec<Row<'_>> = few.iter().chain(&other).cycle().take(40).copied().collect();
+    let [few_alone, other_alone] = [&few, &other].map(|rows| bits(&encoder.embed(rows).unwrap()));
+    let many_alone: Vec<u32> = few_alone.iter().chain(&other_alone).cycle().take(40 * 384).copied().collect();
+    assert!(encoder.finish().is_err(), "nothing was submitted");
+    // Of one class, and of one whose buffers take the place of those that are used. The third batch of a class is a replay.
+    let batches = [(&few, &few_alone), (&other, &other_alone), (&many, &many_alone), (&few, &few_alone), (&other, &other_alone)];
+    for (rows, _) in batches {
+        encoder.submit(rows).unwrap();
+    }
+    assert!(encoder.submit(&[]).is_err() && encoder.submit(&row(&[-1])).is_err(), "they are not on the device");
+    for (number, (_, alone)) in batches.into_iter().enumerate() {
+        assert_eq!(&bits(&encoder.finish().unwrap()), alone, "batch {number}");
+    }
+    assert!(encoder.finish().is_err(), "all are finished");
+    // Others take the adapters' place while a batch with them runs.
+    encoder.submit(&few).unwrap();
+    encoder.attach(Box::new(population(&adapters(&A[2..3]), &plain()).unwrap())).unwrap();
+    assert!(encoder.embed_each([many.clone()], &mut |_| Ok(())).is_err(), "a batch is not finished");
+    assert_eq!(bits(&encoder.finish().unwrap()), few_alone);
+    // What comes before a batch that fails is given.
+    let (base, mut given) = (row(&golden.ids[0]), 0);
+    let failed = encoder.embed_each([base.to_vec(), base.to_vec(), Vec::new(), base.to_vec()], &mut |_| {
+        given += 1;
+        Ok(())
+    });
+    assert!(failed.is_err() && given == 2, "{given} were given");
 }
 
 fn calibration<D: Backend>(device: &Arc<D>) {

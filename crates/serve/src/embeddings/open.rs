@@ -10,7 +10,6 @@ use trifuse::{Error, Result};
 use crate::embedder::{Open, Opened};
 use crate::keeper::Names;
 use crate::line::{Copies, Line};
-use crate::queueing::batch::Grid;
 use crate::queueing::registry::{Generation, Registry};
 use crate::runner::Runner;
 
@@ -68,8 +67,7 @@ impl Opening {
 /// An open model, ready to run.
 fn prepared(number: usize, opened: Opened, line: &Line) -> Result<(Runner, Ready, mpsc::Receiver<Names<Copies>>)> {
     let Opened { embedder, text, adapters, width, vocabulary, batch_tokens, warm } = opened;
-    let max_tokens = text.max_tokens();
-    let mut runner = Runner { number, embedder, grid: Grid::new(batch_tokens, max_tokens), batch_tokens, max_tokens, width };
+    let mut runner = Runner::new(number, embedder, [batch_tokens, text.max_tokens()], width);
     if warm {
         runner.warm(line)?;
     }

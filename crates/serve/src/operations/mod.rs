@@ -1,12 +1,14 @@
 //! Single operations that are served: their tasks, the memory that they name, and the thread of their device.
 
 mod checksum;
+mod mask;
 mod operator;
 mod plans;
 pub mod regions;
 mod runner;
 mod service;
 pub mod task;
+mod together;
 
 pub use operator::{Operate, Operator, Ran};
 pub use service::{Operations, OperationsModel};

@@ -6,16 +6,18 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use trifuse::backend::Backend;
 use trifuse::device::Slice;
-use trifuse::ops::attention::{AttentionIndex, Form};
-use trifuse::ops::index::{BlockMap, BlockMask, BlockShape, HostIndex, MapShape};
+use trifuse::ops::attention::AttentionIndex;
+use trifuse::ops::index::{BlockMap, BlockShape, MapShape};
 use trifuse::ops::{Attention, AttentionArgs};
 use trifuse::session::Session;
 use trifuse::{Error, Result};
 
 use super::checksum::Xxh64;
-use super::plans::{Mask, Plans};
+use super::mask::{Mask, listed};
+use super::plans::Plans;
 use super::regions::{Part, Region};
 use super::task::{Attend, Blocks, Done, Job, Source, Task};
+use super::together::launches;
 use crate::kserve::tensor::int32;
 
 /// Bytes that are moved at once where more would need as much of the host's memory.
@@ -28,6 +30,8 @@ pub struct Ran {
     pub results: Vec<Result<Done>>,
     /// How much of the time went into getting ready for shapes that were new.
     pub planned: Duration,
+    /// Queries that were part of a launch of several.
+    pub together: usize,
 }
 
 /// Something that does tasks. It stays on the thread where it was opened.
@@ -54,11 +58,14 @@ impl<B: Backend> Operator<B> {
 
     fn task(&mut self, task: &Task) -> Result<Done> {
         match &task.job {
-            Job::Attend(ask) => match self.attend(ask) {
-                // Shapes that are kept hold memory too.
-                Err(Error::OutOfMemory { .. }) if self.plans.clear() => self.attend(ask),
-                other => other,
-            },
+            Job::Attend(ask) => {
+                let done = match self.attend(&[ask]) {
+                    // Shapes that are kept hold memory too.
+                    Err(Error::OutOfMemory { .. }) if self.plans.clear() => self.attend(&[ask]),
+                    other => other,
+                };
+                done?.pop().unwrap_or_else(|| Err(Error::invalid("attention", "a result", "none")))
+            }
             Job::Fill(region, bytes) => self.fill(region, bytes),
             Job::Write(part, bytes) => {
                 let slice = slice::<B>(part)?;
@@ -92,31 +99,39 @@ impl<B: Backend> Operator<B> {
         Ok(Done::default())
     }
 
-    fn attend(&mut self, ask: &Attend) -> Result<Done> {
-        let mask = self.mask(&ask.blocks)?;
-        let op = match &mask {
-            None => ask.op.clone(),
-            Some(Mask::Map(map)) => ask.op.clone().with_form(Form::BlockMap(map.shape())),
-            Some(Mask::There(_, shape)) => ask.op.clone().with_form(Form::BlockMap(*shape)),
-            Some(Mask::Rows(rows)) => ask.op.clone().with_form(Form::Blocks(rows.shape())),
+    /// Does queries in one launch, as [`launches`] has found that they can be; gives what came of each.
+    fn attend(&mut self, asks: &[&Attend]) -> Result<Vec<Result<Done>>> {
+        let Some(first) = asks.first() else { return Ok(Vec::new()) };
+        let masks = asks.iter().map(|ask| self.mask(&ask.blocks)).collect::<Result<Vec<Option<Mask>>>>()?;
+        let masks: Option<Vec<Mask>> = masks.into_iter().collect();
+        let with = |op: &Attention, mask: Option<&Mask>| mask.map_or_else(|| op.clone(), |mask| op.clone().with_form(mask.form()));
+        let (alone, mask) = match masks {
+            None => (first.op.clone(), None),
+            Some(masks) => (with(&first.op, masks.first()), Some(Mask::joined(&masks, &first.op)?)),
         };
-        self.prepare(op, mask)?;
+        let op = first.op.clone().with_batch(first.op.batch * asks.len() as u64);
+        self.prepare(with(&op, mask.as_ref()), (asks.len() > 1).then_some(alone), mask)?;
         let Self { session, plans, .. } = self;
         let ready = plans.first().ok_or_else(|| Error::invalid("plan", "one", "none"))?;
         let mut slices = Vec::with_capacity(3);
-        for (tensor, scratch) in ask.tensors.iter().zip(&mut ready.scratch) {
-            slices.push(match tensor {
-                Source::Region(part) => slice::<B>(part)?,
+        for (number, scratch) in ready.scratch.iter_mut().take(3).enumerate() {
+            slices.push(match &first.tensors[number] {
+                Source::Region(part) => slice::<B>(&whole(part, asks.len()))?,
                 Source::Bytes(bytes) => {
-                    let own = own(session, scratch, bytes.len() as u64)?;
-                    session.write(&own, bytes)?;
+                    let each = bytes.len() as u64;
+                    let own = own(session, scratch, each * asks.len() as u64)?;
+                    for (at, ask) in asks.iter().enumerate() {
+                        if let Source::Bytes(bytes) = &ask.tensors[number] {
+                            session.write(&nth(&own, at, each)?, bytes)?;
+                        }
+                    }
                     own
                 }
             });
         }
-        let o = match &ask.output {
-            Some(part) => slice::<B>(part)?,
-            None => own(session, &mut ready.scratch[3], ask.bytes)?,
+        let o = match &first.output {
+            Some(part) => slice::<B>(&whole(part, asks.len()))?,
+            None => own(session, &mut ready.scratch[3], first.bytes * asks.len() as u64)?,
         };
         let [q, k, v] = <[Slice<B>; 3]>::try_from(slices).map_err(|slices| Error::invalid("attention", "q, k and v", slices.len()))?;
         let args = AttentionArgs::new(q, k, v, o.clone());
@@ -126,7 +141,7 @@ impl<B: Backend> Operator<B> {
         };
         session.run(&ready.plan, &args)?;
         // What is read is read now: the next query may write there.
-        self.result(ask, &o)
+        Ok(asks.iter().enumerate().map(|(at, ask)| nth(&o, at, first.bytes).and_then(|o| self.result(ask, &o))).collect())
     }
 
     /// The blocks of a query, checked.
@@ -137,16 +152,14 @@ impl<B: Backend> Operator<B> {
                 let shape = MapShape { block: *block, q_blocks: *q_blocks, kv_blocks: *kv_blocks, patterns: *patterns };
                 match map {
                     // The device copies whole words.
-                    Source::Region(part) if (part.offset | part.bytes).is_multiple_of(4) => Some(Mask::There(part.clone(), shape)),
+                    Source::Region(part) if part.is_words() => Some(Mask::There(vec![part.clone()], shape)),
                     _ => Some(Mask::Map(BlockMap::new(&self.host(map)?, shape)?)),
                 }
             }
             Blocks::Rows(rows, columns, [block, q_blocks, kv_blocks, patterns]) => {
                 let (rows, columns) = (int32(&self.host(rows)?), int32(&self.host(columns)?));
-                // A plan is made for a capacity, so that lists of about the same length share one.
-                let capacity = u32::try_from(columns.len().max(1).next_power_of_two()).unwrap_or(u32::MAX);
-                let shape = BlockShape { block: *block, q_blocks: *q_blocks, kv_blocks: *kv_blocks, patterns: *patterns, capacity, masks: 0 };
-                Some(Mask::Rows(BlockMask::new(&rows, &columns, &[], &[], shape)?))
+                let shape = BlockShape { block: *block, q_blocks: *q_blocks, kv_blocks: *kv_blocks, patterns: *patterns, capacity: 0, masks: 0 };
+                Some(Mask::Rows(listed(&rows, &columns, shape)?))
             }
         })
     }
@@ -158,13 +171,21 @@ impl<B: Backend> Operator<B> {
         }
     }
 
-    /// Puts the plan for `op` first, with these blocks on the device.
-    fn prepare(&mut self, op: Attention, mask: Option<Mask>) -> Result<()> {
-        if !self.plans.find(&op) {
+    /// Puts the plan for `op` first, with these blocks on the device. Where it is for several queries, each is computed as one is `alone`.
+    fn prepare(&mut self, op: Attention, alone: Option<Attention>, mask: Option<Mask>) -> Result<()> {
+        let several = alone.is_some();
+        if !self.plans.find(&op, several) {
             let began = Instant::now();
-            let plan = self.session.plan(op)?;
+            let plan = match alone {
+                None => self.session.plan(op)?,
+                Some(alone) => {
+                    let plan = self.session.plan(alone)?;
+                    let way = plan.config().map_or_else(|| plan.variant().to_owned(), |config| format!("{}:{config}", plan.variant()));
+                    self.session.plan_variant(op, Some(&way))?
+                }
+            };
             self.planned += began.elapsed();
-            self.plans.add(plan);
+            self.plans.add(plan, several);
         }
         let Self { session, plans, .. } = self;
         let (Some(mask), Some(ready)) = (mask, plans.first()) else { return Ok(()) };
@@ -172,8 +193,8 @@ impl<B: Backend> Operator<B> {
         let before = ready.index.take();
         let index = match (before, &mask) {
             (Some((index, Some(same))), _) if same.is(&mask) => index,
-            (Some((AttentionIndex::BlockMap(index), _)), Mask::There(part, _)) => {
-                session.copy(&slice::<B>(part)?, index.bytes())?;
+            (Some((AttentionIndex::BlockMap(index), _)), Mask::There(parts, _)) => {
+                copy(session, parts, index.bytes())?;
                 AttentionIndex::BlockMap(index)
             }
             (Some((AttentionIndex::BlockMap(index), _)), Mask::Map(map)) => {
@@ -184,10 +205,10 @@ impl<B: Backend> Operator<B> {
                 session.update_index(&index, rows)?;
                 AttentionIndex::Blocks(index)
             }
-            (_, Mask::There(part, shape)) => {
+            (_, Mask::There(parts, shape)) => {
                 let zeros = vec![0; usize::try_from(shape.blocks()).unwrap_or(0)];
                 let index = session.index(&BlockMap::new(&zeros, *shape)?)?;
-                session.copy(&slice::<B>(part)?, index.bytes())?;
+                copy(session, parts, index.bytes())?;
                 AttentionIndex::BlockMap(index)
             }
             (_, Mask::Map(map)) => AttentionIndex::BlockMap(session.index(map)?),
@@ -221,26 +242,61 @@ impl<B: Backend> Operator<B> {
 impl<B: Backend> Operate for Operator<B> {
     fn run(&mut self, tasks: &[&Task]) -> Ran {
         self.planned = Duration::ZERO;
-        let mut results: Vec<Result<Done>> = Vec::with_capacity(tasks.len());
-        for task in tasks {
-            let result = self.task(task);
-            let lost = matches!(result, Err(Error::Device { .. }));
-            results.push(result);
+        let (mut together, mut lost) = (0, false);
+        let mut results: Vec<Option<Result<Done>>> = tasks.iter().map(|_| None).collect();
+        for launch in launches(tasks) {
+            let query = |number: &usize| tasks.get(*number).and_then(|task| if let Job::Attend(ask) = &task.job { Some(&**ask) } else { None });
+            let asks: Vec<&Attend> = launch.iter().filter_map(query).collect();
+            // Where one of several is not sound, or the device does not take them together, each has a launch of its own.
+            let done = match if launch.len() > 1 { Some(self.attend(&asks)) } else { None } {
+                Some(Err(error @ Error::Device { .. })) => vec![Err(error)],
+                Some(Ok(done)) => {
+                    together += done.len();
+                    done
+                }
+                _ => launch.iter().map(|number| self.task(tasks[*number])).collect(),
+            };
+            lost |= done.iter().any(|done| matches!(done, Err(Error::Device { .. })));
+            launch.into_iter().zip(done).for_each(|(number, done)| results[number] = Some(done));
             if lost {
                 break;
             }
         }
+        let before = || Err(Error::device("operations", "it failed before"));
+        let mut results: Vec<Result<Done>> = results.into_iter().map(|result| result.unwrap_or_else(before)).collect();
         // Outputs that stay on the device are there once it is done; what failed meanwhile may be any of them.
         if let Err(error) = self.session.synchronize() {
             let during = error.to_string();
             results = tasks.iter().map(|_| Err(Error::device("operations", during.clone()))).collect();
         }
-        Ran { results, planned: self.planned }
+        Ran { results, planned: self.planned, together }
     }
 }
 
 fn outside(at: u64, bytes: u64) -> Error {
     Error::invalid("region", "a part of it", format_args!("{bytes} bytes from {at}"))
+}
+
+/// The parts of as many queries, one behind the other, of which this is the first.
+fn whole(part: &Part, queries: usize) -> Part {
+    Part { bytes: part.bytes.saturating_mul(queries as u64), ..part.clone() }
+}
+
+/// The bytes of the query of this number, of which each has as many.
+fn nth<B: Backend>(all: &Slice<B>, number: usize, each: u64) -> Result<Slice<B>> {
+    let at = each.saturating_mul(number as u64);
+    all.sub_slice(at, each).ok_or_else(|| outside(at, each))
+}
+
+/// Copies parts of regions to `to`, one behind the other.
+fn copy<B: Backend>(session: &mut Session<B>, parts: &[Part], to: &Slice<B>) -> Result<()> {
+    let mut at = 0;
+    for part in parts {
+        let place = to.sub_slice(at, part.bytes).ok_or_else(|| outside(at, part.bytes))?;
+        session.copy(&slice::<B>(part)?, &place)?;
+        at += part.bytes;
+    }
+    Ok(())
 }
 
 /// The memory of a part of a region.

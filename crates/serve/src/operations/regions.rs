@@ -74,6 +74,30 @@ impl Part {
         let end = offset.checked_add(bytes)?;
         (end <= region.bytes).then(|| Self { region: Arc::clone(region), offset, bytes })
     }
+
+    fn is_near(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.region, &other.region)
+    }
+
+    /// Whether these are the bytes of `other`.
+    pub fn is(&self, other: &Self) -> bool {
+        self.is_near(other) && (self.offset, self.bytes) == (other.offset, other.bytes)
+    }
+
+    /// Whether a byte is in both.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        self.is_near(other) && self.offset < other.offset + other.bytes && other.offset < self.offset + self.bytes
+    }
+
+    /// Whether this begins where `other` ends.
+    pub fn is_behind(&self, other: &Self) -> bool {
+        self.is_near(other) && self.offset == other.offset + other.bytes
+    }
+
+    /// Whether these are whole words, as the device copies them.
+    pub fn is_words(&self) -> bool {
+        (self.offset | self.bytes).is_multiple_of(4)
+    }
 }
 
 /// A region for which there is no room.

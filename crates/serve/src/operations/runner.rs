@@ -29,7 +29,7 @@ pub fn run(operator: &mut dyn Operate, line: &Arc<Line<Task>>) {
         drop(tasks);
         // A plan is made once for a shape, and says nothing of how fast queries go.
         let took = (line.now() - began).saturating_sub(ran.planned);
-        line.metrics().operated(batch.works.len(), took, batch.queued.iter().map(|queued| began.saturating_sub(*queued)));
+        line.metrics().operated([batch.works.len(), ran.together], took, batch.queued.iter().map(|queued| began.saturating_sub(*queued)));
         let Taken { works, tokens, .. } = batch;
         drop(works);
         let Some(jobs) = line.done(DEVICE, tokens, took) else { break };

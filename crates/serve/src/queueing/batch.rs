@@ -45,6 +45,13 @@ impl Grid {
         self.rows.iter().flat_map(|rows| self.longest.iter().filter(|longest| *longest <= rows).map(|longest| shape(*rows, *longest)))
     }
 
+    /// Whether that many sentences, of that many tokens together, fill a batch: what comes behind them is not in the next one, whenever that is taken.
+    pub fn is_filled_by(&self, count: usize, tokens: u64) -> bool {
+        let (Some(rows), Some(longest)) = (self.rows.last(), self.longest.first()) else { return false };
+        // Of the shortest sentences a shape has the most.
+        tokens >= *rows as u64 || count >= shape(*rows, *longest).sentences
+    }
+
     /// The smallest shape for `count` sentences of `tokens` tokens together, the longest of `longest`.
     pub fn shape(&self, count: usize, tokens: usize, longest: usize) -> Option<Shape> {
         let class = *self.longest.iter().find(|class| **class >= longest)?;

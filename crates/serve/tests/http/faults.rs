@@ -1,5 +1,6 @@
 //! What becomes of requests where the device is slow, has no room, fails, or panics; and where their callers go away.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
@@ -167,13 +168,19 @@ fn a_device_that_fails_is_told_and_nothing_is_taken_from_then_on() {
 
 #[test]
 fn a_vector_that_is_not_finite_is_no_answer() {
-    struct Odd;
+    #[derive(Default)]
+    struct Odd(VecDeque<Vec<f32>>);
     impl Embedder for Odd {
-        fn embed(&mut self, rows: &[Row<'_>]) -> Result<Vec<f32>> {
-            Ok(rows.iter().flat_map(|row| [if row.ids.len() > 3 { f32::NAN } else { 0.5 }; super::support::tiny::WIDTH]).collect())
+        fn submit(&mut self, rows: &[Row<'_>]) -> Result<()> {
+            self.0.push_back(rows.iter().flat_map(|row| [if row.ids.len() > 3 { f32::NAN } else { 0.5 }; super::support::tiny::WIDTH]).collect());
+            Ok(())
+        }
+
+        fn finish(&mut self) -> Result<Vec<f32>> {
+            Ok(self.0.pop_front().unwrap())
         }
     }
-    let server = Running::with(|_| {}, |opened| opened.embedder = Box::new(Odd));
+    let server = Running::with(|_| {}, |opened| opened.embedder = Box::<Odd>::default());
     let mut client = server.client();
     assert_eq!(client.post("/v1/embeddings", &json!({"model": NAME, "input": "w1"})).status, 200);
     assert_eq!(client.post("/v1/embeddings", &json!({"model": NAME, "input": "w1 w2 w3"})).status, 500);

@@ -15,7 +15,7 @@ use super::{Running, error, infer, operator, parts, send};
 
 /// A door before the device.
 #[derive(Default)]
-struct Door {
+pub struct Door {
     shut: Mutex<bool>,
     moved: Condvar,
     /// Batches that stand before it or have gone through.
@@ -23,20 +23,25 @@ struct Door {
 }
 
 impl Door {
-    fn set(&self, shut: bool) {
+    pub fn set(&self, shut: bool) {
         *self.shut.lock().unwrap() = shut;
         self.moved.notify_all();
     }
 
-    fn pass(&self) {
+    pub fn pass(&self) {
         *self.came.lock().unwrap() += 1;
         drop(self.moved.wait_while(self.shut.lock().unwrap(), |shut| *shut).unwrap());
     }
 
+    /// How many batches have come.
+    pub fn came(&self) -> usize {
+        *self.came.lock().unwrap()
+    }
+
     /// Waits until that many batches have come.
-    fn wait(&self, came: usize) {
+    pub fn wait(&self, came: usize) {
         let end = Instant::now() + Duration::from_secs(20);
-        while *self.came.lock().unwrap() < came {
+        while self.came() < came {
             assert!(Instant::now() < end, "no batch came");
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -51,7 +56,11 @@ impl Operate for Doored {
         self.1.pass();
         let breaks = |task: &&Task| matches!(&task.job, Job::Attend(ask) if ask.op.q_len == 13);
         if tasks.iter().any(breaks) {
-            return Ran { results: tasks.iter().map(|_| Err::<Done, Error>(Error::device("a test", "it is meant to"))).collect(), planned: Duration::ZERO };
+            return Ran {
+                results: tasks.iter().map(|_| Err::<Done, Error>(Error::device("a test", "it is meant to"))).collect(),
+                planned: Duration::ZERO,
+                together: 0,
+            };
         }
         self.0.run(tasks)
     }

@@ -12,6 +12,7 @@ mod regions;
 mod shared;
 #[path = "../support/mod.rs"]
 mod support;
+mod together;
 
 use std::sync::Arc;
 

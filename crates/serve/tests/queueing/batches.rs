@@ -46,4 +46,29 @@ proptest! {
         seen.sort_unstable();
         prop_assert_eq!(seen, (0..lengths.len()).collect::<Vec<_>>());
     }
+
+    #[test]
+    fn what_comes_behind_a_full_batch_is_not_in_it(lengths in proptest::collection::vec(1usize..=300, 1..200), batch_tokens in 1usize..3000, most in 2usize..=300) {
+        let grid = Grid::new(batch_tokens, most);
+        let (mut few, mut tokens, mut takes) = (0, 0, Vec::new());
+        for (number, length) in lengths.iter().enumerate() {
+            if grid.is_filled_by(number, tokens) {
+                break;
+            }
+            (few, tokens) = (number + 1, tokens + (*length).min(most) as u64);
+        }
+        // As much as fills a batch, and all of it: the same batch.
+        for count in [few, lengths.len()] {
+            let mut queues = Queues::default();
+            for (number, length) in lengths[..count].iter().enumerate() {
+                queues.push(Tenant::default(), 0, (*length).min(most) as u64, number);
+            }
+            takes.push(take(&mut queues, &grid, &mut Some).items);
+        }
+        if grid.is_filled_by(few, tokens) {
+            prop_assert_eq!(&takes[0], &takes[1]);
+        } else {
+            prop_assert_eq!(few, lengths.len(), "less than all does not fill it");
+        }
+    }
 }

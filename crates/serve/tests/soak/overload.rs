@@ -1,5 +1,6 @@
 //! Half as much again as the device can do: it does what it can, and the rest is told so at once.
 
+use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -27,13 +28,21 @@ const WARM: Duration = Duration::from_millis(700);
 /// The most that a refusal may take at the 99th percentile on a machine that others use too; on one that is idle it is 5 ms.
 const REFUSED_WITHIN: Duration = Duration::from_millis(50);
 
-/// A device whose batches take their time.
-struct Steady;
+/// A device whose batches take their time, one after the other: when each of them ends, and how many rows it has.
+#[derive(Default)]
+struct Steady(VecDeque<(Instant, usize)>);
 
 impl Embedder for Steady {
-    fn embed(&mut self, rows: &[Row<'_>]) -> Result<Vec<f32>> {
-        std::thread::sleep(BATCH);
-        Ok(vec![0.5; rows.len() * tiny::WIDTH])
+    fn submit(&mut self, rows: &[Row<'_>]) -> Result<()> {
+        let begins = self.0.back().map_or_else(Instant::now, |(ends, _)| *ends);
+        self.0.push_back((begins + BATCH, rows.len()));
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<Vec<f32>> {
+        let (ends, rows) = self.0.pop_front().unwrap();
+        std::thread::sleep(ends.saturating_duration_since(Instant::now()));
+        Ok(vec![0.5; rows * tiny::WIDTH])
     }
 }
 
@@ -61,7 +70,7 @@ impl Seen {
 fn start() -> (Handle, tempfile::TempDir) {
     let folder = tiny::folder();
     let model = tiny::model_with(folder.path(), |opened| {
-        opened.embedder = Box::new(Steady);
+        opened.embedder = Box::<Steady>::default();
         opened.batch_tokens = 256;
     });
     let mut config = Config::new(([127, 0, 0, 1], 0).into());

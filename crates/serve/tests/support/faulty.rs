@@ -1,4 +1,4 @@
-//! An encoder before which something happens.
+//! An encoder before and behind whose batches something happens.
 
 use trifuse::adapters::encoded::EncodedAdapter;
 use trifuse::adapters::engine::AdapterId;
@@ -11,12 +11,18 @@ type Deed = Box<dyn FnMut(&[Row<'_>]) -> Result<()>>;
 struct Faulty {
     inner: Box<dyn Embedder>,
     before: Deed,
+    behind: Box<dyn FnMut() -> Result<()>>,
 }
 
 impl Embedder for Faulty {
-    fn embed(&mut self, rows: &[Row<'_>]) -> Result<Vec<f32>> {
+    fn submit(&mut self, rows: &[Row<'_>]) -> Result<()> {
         (self.before)(rows)?;
-        self.inner.embed(rows)
+        self.inner.submit(rows)
+    }
+
+    fn finish(&mut self) -> Result<Vec<f32>> {
+        (self.behind)()?;
+        self.inner.finish()
     }
 
     fn add(&mut self, name: &str, adapter: EncodedAdapter) -> Result<AdapterId> {
@@ -34,14 +40,26 @@ impl Embedder for Faulty {
 
 /// Lets `deed` happen before each batch; a batch for which it fails is not computed.
 pub fn before<F: FnMut(&[Row<'_>]) -> Result<()> + Send + 'static>(deed: F) -> impl FnOnce(&mut Opened) + Send + 'static {
+    around(deed, || Ok(()))
+}
+
+/// Lets `deed` happen before the device gets a batch, and `behind` before one is waited for; a batch for which one of them fails has no vectors.
+pub fn around(
+    deed: impl FnMut(&[Row<'_>]) -> Result<()> + Send + 'static,
+    behind: impl FnMut() -> Result<()> + Send + 'static,
+) -> impl FnOnce(&mut Opened) + Send + 'static {
     struct Nothing;
     impl Embedder for Nothing {
-        fn embed(&mut self, _: &[Row<'_>]) -> Result<Vec<f32>> {
+        fn submit(&mut self, _: &[Row<'_>]) -> Result<()> {
+            Err(Error::invalid("embedder", "one", "none"))
+        }
+
+        fn finish(&mut self) -> Result<Vec<f32>> {
             Err(Error::invalid("embedder", "one", "none"))
         }
     }
     move |opened| {
         let inner = std::mem::replace(&mut opened.embedder, Box::new(Nothing));
-        opened.embedder = Box::new(Faulty { inner, before: Box::new(deed) });
+        opened.embedder = Box::new(Faulty { inner, before: Box::new(deed), behind: Box::new(behind) });
     }
 }

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod append;
+mod beside;
 mod capture;
 mod chain;
 mod memory;
@@ -35,6 +36,7 @@ pub fn tests<B: Backend>() -> Vec<(&'static str, Test<B>)> {
     [
         memory::tests::<B>(),
         append::tests(),
+        beside::tests(),
         capture::tests(),
         chain::tests(),
         mix::tests(),
