@@ -160,7 +160,7 @@ mod tests {
         // The request of seat 1 has ended, and another one has come to its seat.
         let tokens = [Token::Sampled(0), Token::Sampled(2), Token::Sampled(3), Token::Known(9), Token::Sampled(5), Token::Sampled(4)];
         let step = Step { rows: tokens.map(row).to_vec(), ..Step::default() };
-        let shape = Shape { rows: 8, sequences: 8, queries: Queries::Even, pages: 1 };
+        let shape = Shape { rows: 8, sequences: 8, queries: Queries::Even, pages: 1, batch_invariant: false };
         let places = [Some(0), Some(1), Some(2), Some(3), Some(4), Some(5)];
         let layout = Layout::of_step(&step, &shape, &places).unwrap();
         assert_eq!(layout.runs(), [[0, 0, 1], [1, 2, 2], [4, 5, 1], [5, 4, 1]]);

@@ -91,9 +91,10 @@ impl Form {
         Some(Self { path: path.into(), rank: unpacked::padded(rank), core: false, input: Side::Plain, output: Side::Plain, d, unpacked: true })
     }
 
-    /// Whether it is the form that S2LC published: codes over shared input bases.
-    pub fn is_published(&self) -> bool {
-        !self.unpacked && self.input == Side::Shared && matches!(self.output, Side::Coded(_))
+    /// Whether launches are at least as fast with it as it is encoded: it is the form that S2LC published, codes over shared input bases, whose rows
+    /// are whole in 16 bytes.
+    pub fn is_fast(&self) -> bool {
+        !self.unpacked && self.input == Side::Shared && matches!(self.output, Side::Coded(_)) && self.rank.is_multiple_of(8)
     }
 
     /// The module path.

@@ -16,7 +16,8 @@ use crate::error::{Error, Result};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unpack {
     /// Where launches are the faster for it: on a device that says so ([`Hints::dense_adapters`](crate::device::Hints)), in f16 and bf16, and in
-    /// every projection but those whose adapters all have codes over shared input bases, the form that S2LC published.
+    /// every projection but those whose adapters all have codes over shared input bases, the form that S2LC published, of a rank that is a multiple
+    /// of 8.
     #[default]
     WhereFaster,
     /// Always, but for adapters of more than 256 columns.
@@ -79,7 +80,7 @@ impl Served {
                 None => drop(kept.insert(encoded.path().to_owned(), encoded.clone())),
             }
         }
-        kept.retain(|path, form| unpack != Unpack::Always && form.is_published() && !mixed.contains(path));
+        kept.retain(|path, form| unpack != Unpack::Always && form.is_fast() && !mixed.contains(path));
         Self { unpack, kept }
     }
 

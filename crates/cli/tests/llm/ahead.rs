@@ -59,14 +59,14 @@ fn as_one_that_waits<D: Backend>(device: &Arc<D>) {
         let arrivals = free(24, 60, true, seed);
         let (wanted, none) = answered(device, &tiny, options, &arrivals, false);
         let (found, early) = answered(device, &tiny, options, &arrivals, true);
-        assert_same::<D>(&found, &wanted, "early");
+        assert_same(&found, &wanted, "early");
         assert!(none == 0 && early > 8, "{none}, {early} of {options:?}");
         // A stop that nobody foresaw: the third token of each answer that has one.
         let stopped = |(answer, (step, request)): (&Answer, &Arrival)| (*step, request.clone().with_stop(answer.ids().get(2).copied().into_iter().collect()));
         let stopped: Vec<Arrival> = wanted.iter().zip(&arrivals).map(stopped).collect();
         let wanted = answered(device, &tiny, options, &stopped, false).0;
         assert!(wanted.iter().filter(|answer| answer.finished.reason == Finish::Stop).count() > 8);
-        assert_same::<D>(&answered(device, &tiny, options, &stopped, true).0, &wanted, "with stops");
+        assert_same(&answered(device, &tiny, options, &stopped, true).0, &wanted, "with stops");
     }
 }
 
@@ -115,7 +115,7 @@ fn preempted<D: Backend>(device: &Arc<D>) {
     let page_bytes = 2 * tiny.files.config.key() * 4 * tiny.files.config.layers as u64 * 8;
     let (found, early) = answered(device, &tiny, roomy().with_cache_bytes(13 * page_bytes), &arrivals, true);
     assert!(found.iter().map(|answer| answer.finished.preemptions).sum::<u32>() > 0 && early > 60, "{early}");
-    assert_same::<D>(&found, &wanted, "preempted");
+    assert_same(&found, &wanted, "preempted");
 }
 
 fn waits<D: Backend>(device: &Arc<D>) {
@@ -123,7 +123,7 @@ fn waits<D: Backend>(device: &Arc<D>) {
     // Every third of these is drawn on the host; between them the device goes on alone.
     let arrivals = requests(24, 60, true, 41);
     let (wanted, _) = answered(device, &tiny, roomy(), &arrivals, false);
-    assert_same::<D>(&answered(device, &tiny, roomy(), &arrivals, true).0, &wanted, "some on the host");
+    assert_same(&answered(device, &tiny, roomy(), &arrivals, true).0, &wanted, "some on the host");
     // Alone, such a request is never early; nor is one whose prompt is told of, before its answer is.
     let mut engine = engine(device, &tiny, roomy().with_ahead(true), false);
     for sampling in [SamplingParams { repetition: 1.2, ..SamplingParams::greedy() }, SamplingParams { top: 2, ..SamplingParams::greedy() }] {
