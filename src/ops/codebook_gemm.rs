@@ -48,6 +48,9 @@ pub struct CodebookGemm {
     pub accumulate: bool,
     /// Projections that read the same x: q, k, v; gate, up.
     pub slices: Vec<CodebookSlice>,
+    /// Whether a row has the same bits whatever other rows there are, and however many. The number of rows then chooses among kernels of one order of
+    /// sums alone.
+    pub batch_invariant: bool,
 }
 
 /// One projection of a [`CodebookGemm`].
@@ -201,7 +204,7 @@ impl CodebookGemm {
             core: false,
             output: Factor::Coded { width: Some(width), words_per_adapter: words },
         };
-        Self { dtype, tokens, d_in, x_stride: d_in, adapters, scaled_by: ScaledBy::Adapter, accumulate: true, slices: vec![slice] }
+        Self { dtype, tokens, d_in, x_stride: d_in, adapters, scaled_by: ScaledBy::Adapter, accumulate: true, slices: vec![slice], batch_invariant: false }
     }
 
     /// Elements of the scaling.
@@ -220,6 +223,7 @@ impl CodebookGemm {
         with_adapters: adapters = u32;
         with_scaled_by: scaled_by = ScaledBy;
         with_accumulate: accumulate = bool;
+        with_batch_invariant: batch_invariant = bool;
         with_slices: slices = Vec<CodebookSlice>;
     }
 }

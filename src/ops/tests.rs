@@ -73,7 +73,7 @@ proptest! {
         adapters in word(), input in factor(), output in factor(), core: bool, flag: bool,
     ) {
         let slice = CodebookSlice { d_out, y_stride: x_stride, rank, input, core, output };
-        let delta = CodebookGemm { dtype: DType::BF16, tokens, d_in, x_stride, adapters, scaled_by: if core { ScaledBy::Token } else { ScaledBy::Adapter }, accumulate: flag, slices: vec![slice] };
+        let delta = CodebookGemm { dtype: DType::BF16, tokens, d_in, x_stride, adapters, scaled_by: if core { ScaledBy::Token } else { ScaledBy::Adapter }, accumulate: flag, slices: vec![slice], batch_invariant: flag };
         sane(&delta)?;
         let linear = Linear::new(DType::BF16, [tokens, d_in, d_out]);
         sane(&Linear { bias: flag, residual: core, ..linear.clone() })?;

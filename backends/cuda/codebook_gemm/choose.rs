@@ -36,6 +36,9 @@ pub(crate) fn few_adapters(op: &CodebookGemm, target: &Target) -> std::result::R
     if op.tokens < LEAST_TOKENS || op.adapters > MOST_ADAPTERS {
         return Err(format!("{} tokens over {} adapters: it is for many tokens of each", op.tokens, op.adapters));
     }
+    if op.batch_invariant {
+        return Err("sums in an order of its own, which fewer tokens would not have".into());
+    }
     if takes_few_adapters(op, target) {
         return Err(format!("{} inputs, and outputs of no encoder: tokens of an adapter may lie anywhere", op.d_in));
     }
@@ -55,7 +58,7 @@ pub(crate) fn clusters(op: &CodebookGemm, target: &Target) -> std::result::Resul
 fn decoded_often(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
     let most = DECODED[usize::from(op.adapters > MOST_ADAPTERS)];
     let small = |slice: &CodebookSlice| slice.d_out.saturating_mul(slice.rank) <= most && op.d_in.saturating_mul(slice.d_out) <= ENCODERS;
-    if target.arch >= Arch(90) && op.tokens >= LEAST_TOKENS && op.slices.iter().all(small) && supports_tiles(op, target, false).is_ok() {
+    if target.arch >= Arch(90) && op.tokens >= LEAST_TOKENS && !op.batch_invariant && op.slices.iter().all(small) && supports_tiles(op, target, false).is_ok() {
         return Err(format!("slices of at most {most} decoded elements: blocks that decode them for every 16 tokens are sooner done"));
     }
     Ok(())

@@ -14,7 +14,7 @@ const FEW_UNITS: u64 = 64;
 pub(crate) fn trained(op: &CodebookGemm, _target: &Target) -> std::result::Result<(), String> {
     let of_encoder = |slice: &CodebookSlice| op.d_in.saturating_mul(slice.d_out) <= ENCODERS && slice.rank <= LONGEST_RANK;
     let long = op.tokens >= LEAST_TOKENS && op.adapters <= MOST_ADAPTERS && op.scaled_by == ScaledBy::Adapter;
-    if long && op.slices.iter().all(of_encoder) {
+    if long && !op.batch_invariant && op.slices.iter().all(of_encoder) {
         return Err("many tokens of few adapters, in products of an encoder's size".into());
     }
     Ok(())

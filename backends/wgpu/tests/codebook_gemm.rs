@@ -141,7 +141,17 @@ impl Posed {
 
 fn op(dtype: DType, tokens: u64, [d_in, d_out, rank]: [u64; 3], input: Factor, output: Factor) -> CodebookGemm {
     let slice = CodebookSlice { d_out, y_stride: d_out + 3, rank, input, core: true, output };
-    CodebookGemm { dtype, tokens, d_in, x_stride: d_in + 1, adapters: 5, scaled_by: ScaledBy::Adapter, accumulate: true, slices: vec![slice] }
+    CodebookGemm {
+        dtype,
+        tokens,
+        d_in,
+        x_stride: d_in + 1,
+        adapters: 5,
+        scaled_by: ScaledBy::Adapter,
+        accumulate: true,
+        slices: vec![slice],
+        batch_invariant: false,
+    }
 }
 
 #[test]

@@ -63,6 +63,7 @@ pub(super) fn side_by_side<D: Kernel<CodebookGemm>>(
         scaled_by: ScaledBy::Adapter,
         accumulate: true,
         slices: classes.iter().map(|class| class.slice(d_out)).collect(),
+        batch_invariant: false,
     };
     Ok((op, slices))
 }

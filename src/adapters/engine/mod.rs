@@ -54,12 +54,14 @@ pub struct EngineOptions {
     /// Adapters that memory is kept free for, in every form, beyond those of the source; 0. As many can be [added](Engine::add) while graphs and
     /// batches stay valid, as long as they have forms and ranks that are there.
     pub reserve: u32,
+    /// Whether what is added to a row by [`Engine::apply`] has the same bits whatever other rows there are: see [`CodebookGemm::batch_invariant`].
+    pub batch_invariant: bool,
 }
 
 impl EngineOptions {
     /// An engine that computes in `dtype`, holds all adapters, and unpacks them where that is faster.
     pub const fn new(dtype: DType) -> Self {
-        Self { dtype, pool_bytes: None, unpack: Unpack::WhereFaster, reserve: 0 }
+        Self { dtype, pool_bytes: None, unpack: Unpack::WhereFaster, reserve: 0, batch_invariant: false }
     }
 
     setters! {
@@ -67,6 +69,7 @@ impl EngineOptions {
         with_pool_bytes: pool_bytes <- Option<u64>;
         with_unpack: unpack = Unpack;
         with_reserve: reserve = u32;
+        with_batch_invariant: batch_invariant = bool;
     }
 }
 
@@ -76,6 +79,7 @@ pub struct Engine<D: Kernel<CodebookGemm>> {
     /// The session that it was opened with, whose queue its arrays are written in.
     session: u64,
     dtype: DType,
+    batch_invariant: bool,
     source: Box<dyn AdapterSource>,
     shared: BTreeMap<String, SharedProjection>,
     served: Served,
@@ -125,6 +129,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
                 Err(error) => drop(refused.insert(name, error)),
             }
         }
+        let batch_invariant = options.batch_invariant;
         let served = Served::new(unpack, read.iter().flat_map(|(_, own)| own));
         let mut names = Vec::new();
         let mut forms: BTreeMap<Form, Vec<usize>> = BTreeMap::new();
@@ -160,7 +165,25 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         let names: BTreeMap<String, AdapterId> = names.into_iter().zip(id + 1..).map(|(name, id)| (name, AdapterId(id))).collect();
         let (added, retired, plans, prepared) = (HashMap::new(), HashMap::new(), HashMap::new(), HashMap::new());
         let (session, dtype) = (session.id(), options.dtype);
-        Ok(Self { id, session, dtype, source, shared, served, added, names, retired, refused, classes, pool, plans, generation: 0, version: 0, prepared })
+        Ok(Self {
+            id,
+            session,
+            dtype,
+            batch_invariant,
+            source,
+            shared,
+            served,
+            added,
+            names,
+            retired,
+            refused,
+            classes,
+            pool,
+            plans,
+            generation: 0,
+            version: 0,
+            prepared,
+        })
     }
 
     /// The adapters that are known, sorted by name.
@@ -283,7 +306,17 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
             args.push(class.args(&targets[target].y));
         }
         let scaled_by = if gates.is_some() { ScaledBy::Token } else { ScaledBy::Adapter };
-        let op = CodebookGemm { dtype: self.dtype, tokens: batch.tokens as u64, d_in, x_stride, adapters: capacity, scaled_by, accumulate: true, slices };
+        let op = CodebookGemm {
+            dtype: self.dtype,
+            tokens: batch.tokens as u64,
+            d_in,
+            x_stride,
+            adapters: capacity,
+            scaled_by,
+            accumulate: true,
+            slices,
+            batch_invariant: self.batch_invariant,
+        };
         let scaling = gates.unwrap_or(first.scaling()).clone();
         let args = CodebookGemmArgs { x: x.clone(), token_adapter: batch.maps[map].clone(), scaling, slices: args, prepared: None };
         if !self.plans.contains_key(&op) {

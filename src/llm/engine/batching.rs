@@ -106,7 +106,11 @@ impl<D: Backend> Engine<D> {
         let adapted = match adapters {
             None => None,
             Some(source) => {
-                let engine = crate::adapters::engine::Engine::open(session, source, AdapterOptions::new(dtype).with_reserve(options.reserve))?;
+                let engine = crate::adapters::engine::Engine::open(
+                    session,
+                    source,
+                    AdapterOptions::new(dtype).with_reserve(options.reserve).with_batch_invariant(options.invariant),
+                )?;
                 Some(Adapted::new(engine, &config, options.adapters)?)
             }
         };
