@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use trifuse::ops::Attention;
 use trifuse::{DType, Error};
+use trifuse_serve::Config;
 use trifuse_serve::operations::task::{Done, Job, Task};
 use trifuse_serve::operations::{Operate, Operator, Ran};
 use trifuse_serve::queueing::ledger::Outcome;
@@ -15,7 +16,7 @@ use super::{Running, error, infer, operator, parts, send};
 
 /// A door before the device.
 #[derive(Default)]
-struct Door {
+pub struct Door {
     shut: Mutex<bool>,
     moved: Condvar,
     /// Batches that stand before it or have gone through.
@@ -23,7 +24,7 @@ struct Door {
 }
 
 impl Door {
-    fn set(&self, shut: bool) {
+    pub fn set(&self, shut: bool) {
         *self.shut.lock().unwrap() = shut;
         self.moved.notify_all();
     }
@@ -34,7 +35,7 @@ impl Door {
     }
 
     /// Waits until that many batches have come.
-    fn wait(&self, came: usize) {
+    pub fn wait(&self, came: usize) {
         let end = Instant::now() + Duration::from_secs(20);
         while *self.came.lock().unwrap() < came {
             assert!(Instant::now() < end, "no batch came");
@@ -58,9 +59,14 @@ impl Operate for Doored {
 }
 
 fn behind() -> (Running, Arc<Door>) {
+    behind_with(|_| {})
+}
+
+/// A server of operations behind a door.
+pub fn behind_with(set: impl FnOnce(&mut Config)) -> (Running, Arc<Door>) {
     let door = Arc::new(Door::default());
     let own = Arc::clone(&door);
-    (Running::with(|_| {}, move || Box::new(Doored(operator(), own))), door)
+    (Running::with(set, move || Box::new(Doored(operator(), own))), door)
 }
 
 #[test]
