@@ -11,12 +11,12 @@ use super::super::faults::behind_with;
 use super::super::operator;
 use super::client::{self, framed};
 use super::messages::{Empty, ServerLive};
-use super::{INFER, LONG, attention, client, sentences, service, serving};
+use super::{INFER, LONG, attention, connected, sentences, service, serving};
 
 #[test]
 fn a_server_that_ends_answers_what_it_has_and_takes_no_more() {
     let (server, door) = behind_with(|config| config.grpc_listen = Some(([127, 0, 0, 1], 0).into()));
-    let client = client(&server);
+    let client = connected(&server);
     door.set(true);
     let body = framed(&attention(&dense(DType::F32)).encode_to_vec());
     let asked = client.runtime.spawn(client::ask(client.calls.clone(), client::request(INFER, &[]), body));
@@ -45,7 +45,7 @@ fn a_server_that_ends_answers_what_it_has_and_takes_no_more() {
 #[test]
 fn a_connection_without_calls_ends_after_a_while() {
     let server = serving(|config| config.limits.idle = Duration::from_millis(200), || Box::new(operator()));
-    let client = client(&server);
+    let client = connected(&server);
     assert!(client.call(&service("ServerLive"), &Empty {}, &[]).message::<ServerLive>().live);
     let ended = client.runtime.block_on(async { tokio::time::timeout(LONG, client.connection).await });
     ended.expect("it stays open").unwrap().unwrap();
@@ -56,7 +56,7 @@ fn a_connection_whose_answers_nobody_takes_is_given_up_and_a_slow_caller_is_not(
     let server = serving(|config| config.limits.stalled = Duration::from_millis(1500), || Box::new(operator()));
     // An answer of 256 KiB, of which a caller that frees nothing takes 64.
     let case = Case::new(Attention::dense(DType::F32, 1, [4, 4], [1024, 8], 16), Blocks::All);
-    let (slow, stalled) = (client(&server), client(&server));
+    let (slow, stalled) = (connected(&server), connected(&server));
     let body = framed(&attention(&case).encode_to_vec());
     let asks = async |client: &client::Client, every: Option<Duration>| -> Result<usize, h2::Error> {
         let mut calls = client.calls.clone().ready().await?;

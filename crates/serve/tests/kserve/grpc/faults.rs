@@ -14,12 +14,12 @@ use super::super::faults::behind_with;
 use super::super::operator;
 use super::client::{self, framed};
 use super::messages::{Choice, Empty, Health, HealthCheck, ModelInfer, ModelMetadata, Ready, ServerLive};
-use super::{INFER, LONG, attention, client, model, parameters, sentences, service, serving};
+use super::{INFER, LONG, attention, connected, model, parameters, sentences, service, serving};
 
 #[test]
 fn what_is_refused_has_the_code_of_its_reason() {
     let server = serving(|config| config.limits.body_bytes = 4096, || Box::new(operator()));
-    let client = client(&server);
+    let client = connected(&server);
     let with = |change: &dyn Fn(&mut ModelInfer)| {
         let mut request = sentences("tiny");
         change(&mut request);
@@ -43,7 +43,7 @@ fn what_is_refused_has_the_code_of_its_reason() {
         (INFER, sound.clone(), &[("grpc-timeout", "soon")], 3, "grpc-timeout"),
         (INFER, sound.clone(), &[("x-request-timeout-ms", "0")], 3, "x-request-timeout-ms"),
         (INFER, framed(&[0; 4097]), &[], 8, "4096"),
-        (INFER, [&[1], &sound[1..]].concat().into(), &[], 12, "compressed"),
+        (INFER, [&[1][..], &sound[1..]].concat().into(), &[], 12, "compressed"),
         (&service("ModelStreamInfer"), sound.clone(), &[], 12, "ModelStreamInfer"),
         ("/other", sound.clone(), &[], 12, "/other"),
     ] {
@@ -68,7 +68,7 @@ fn keys_guard_models_and_not_health() {
     std::fs::write(file.path(), "ann:2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b").unwrap();
     let keys = Keys::open(file.path()).unwrap();
     let server = serving(|config| config.keys = keys, || Box::new(operator()));
-    let client = client(&server);
+    let client = connected(&server);
     let own = [("authorization", "Bearer secret"), ("x-request-id", "mine")];
     assert!(client.call(&service("ServerLive"), &Empty {}, &[]).message::<ServerLive>().live);
     for method in ["ModelReady", "ModelMetadata", "ModelInfer"] {
@@ -84,7 +84,7 @@ fn keys_guard_models_and_not_health() {
 #[test]
 fn a_deadline_that_passes_ends_the_call_and_a_caller_who_resets_it_is_skipped() {
     let (server, door) = behind_with(|config| config.grpc_listen = Some(([127, 0, 0, 1], 0).into()));
-    let client = client(&server);
+    let client = connected(&server);
     let body = framed(&attention(&dense(DType::F32)).encode_to_vec());
     door.set(true);
     let asks = |headers: &[(&str, &str)]| client.runtime.spawn(client::ask(client.calls.clone(), client::request(INFER, headers), body.clone()));
@@ -117,7 +117,7 @@ fn a_deadline_that_passes_ends_the_call_and_a_caller_who_resets_it_is_skipped() 
 #[test]
 fn a_model_that_is_lost_is_not_ready_and_unavailable() {
     let (server, _door) = behind_with(|config| config.grpc_listen = Some(([127, 0, 0, 1], 0).into()));
-    let client = client(&server);
+    let client = connected(&server);
     let breaks = Case::new(Attention::dense(DType::F32, 1, [1, 1], [13, 9], 16), Blocks::All);
     for _ in 0..2 {
         let answer = client.call(INFER, &attention(&breaks), &[]);

@@ -41,7 +41,7 @@ fn started() -> Running {
     serving(|_| {}, || Box::new(operator()))
 }
 
-fn client(server: &Running) -> Client {
+fn connected(server: &Running) -> Client {
     Client::to(server.handle().grpc_addr().unwrap())
 }
 
@@ -90,7 +90,7 @@ fn bits(bytes: &[u8]) -> Vec<Vec<u32>> {
 #[test]
 fn the_server_its_models_and_their_state_are_told_as_over_http() {
     let server = started();
-    let (client, mut http) = (client(&server), server.client());
+    let (client, mut http) = (connected(&server), server.client());
     assert!(client.call(&service("ServerLive"), &Empty {}, &[]).message::<ServerLive>().live);
     assert!(client.call(&service("ServerReady"), &Empty {}, &[]).message::<Ready>().ready);
     for name in ["", "inference.GRPCInferenceService"] {
@@ -119,7 +119,7 @@ fn the_server_its_models_and_their_state_are_told_as_over_http() {
 #[test]
 fn each_model_and_adapter_has_the_bits_of_the_library() {
     let server = started();
-    let (client, mut reference) = (client(&server), Reference::new(server.folder.path()));
+    let (client, mut reference) = (connected(&server), Reference::new(server.folder.path()));
     for (name, adapter) in [("tiny", None), ("left", Some("left")), ("tiny:right", Some("right"))] {
         let expected: Vec<Vec<u32>> = SENTENCES.iter().map(|ids| reference.of_ids(ids, adapter)).collect();
         let told: ModelInferred = client.call(INFER, &sentences(name), &[]).message();
@@ -145,7 +145,7 @@ fn each_model_and_adapter_has_the_bits_of_the_library() {
 #[test]
 fn attention_has_the_bits_of_the_library_and_regions_are_those_of_http() {
     let server = started();
-    let (client, mut http) = (client(&server), server.client());
+    let (client, mut http) = (connected(&server), server.client());
     for dtype in [DType::F16, DType::BF16, DType::F32] {
         let case = dense(dtype);
         let told: ModelInferred = client.call(INFER, &attention(&case), &[]).message();
@@ -173,7 +173,7 @@ fn attention_has_the_bits_of_the_library_and_regions_are_those_of_http() {
 #[test]
 fn calls_run_side_by_side_on_a_connection_and_are_counted() {
     let server = started();
-    let (client, mut reference) = (client(&server), Reference::new(server.folder.path()));
+    let (client, mut reference) = (connected(&server), Reference::new(server.folder.path()));
     let expected: Vec<Vec<u32>> = SENTENCES.iter().map(|ids| reference.of_ids(ids, Some("left"))).collect();
     let body = client::framed(&sentences("left").encode_to_vec());
     let answers = client.runtime.block_on(async {
