@@ -15,6 +15,7 @@ use crate::http::app::App;
 use crate::http::body::Held;
 use crate::http::caller::Caller;
 use crate::http::fault::Fault;
+use crate::http::kserve::answer::answer;
 use crate::http::kserve::ask::Ask;
 use crate::http::kserve::models::{Described, description};
 use crate::http::kserve::named::named;
@@ -139,5 +140,5 @@ async fn infer(app: &Arc<App>, caller: Caller, began: Duration, held: Held) -> R
     };
     let named = named(app, &target(&model, version.as_deref().unwrap_or_default()))?;
     let ask = Ask::new(app, caller, began, &model, request, held);
-    ask.answer(named, began, |reply| Ok(framed(&reply::message(reply)))).await?
+    answer(ask, named, began, |reply| Ok(framed(&reply::message(reply)))).await?
 }

@@ -71,6 +71,5 @@ refused("NOT_FOUND", "nobody", lambda: client.infer("nobody", inputs))
 refused("INVALID_ARGUMENT", "window", lambda: client.infer("op.attention", inputs, parameters={"window": 3}))
 refused("UNIMPLEMENTED", "ModelStatistics", lambda: client.get_inference_statistics("tiny"))
 refused("UNIMPLEMENTED", "compressed", lambda: client.infer("op.attention", inputs, compression_algorithm="gzip"))
-refused("DEADLINE_EXCEEDED", "", lambda: client.get_model_metadata("tiny", client_timeout=1e-6))
 
 json.dump(vectors, sys.stdout)

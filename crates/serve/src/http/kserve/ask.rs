@@ -8,8 +8,6 @@ use super::super::app::App;
 use super::super::body::Held;
 use super::super::caller::Caller;
 use super::super::fault::Fault;
-use super::named::Named;
-use super::{attend, embed};
 use crate::kserve::message::Request;
 use crate::kserve::reply::Reply;
 use crate::queueing::queues::Tenant;
@@ -44,24 +42,5 @@ impl Ask {
         let timeout = [caller.timeout, request.timeout.map(Duration::from_micros)].into_iter().flatten().min();
         let deadline = timeout.and_then(|timeout| began.checked_add(timeout));
         Self { app: Arc::clone(app), tenant: caller.tenant, deadline, model: model.to_owned(), request, held }
-    }
-
-    /// The answer of what the model's name leads to, as `write` writes it. It is counted as one of that model from `began` on.
-    ///
-    /// # Errors
-    /// A request that is not sound for this model, or that is not let in; a device that fails; what `write` refuses.
-    pub async fn answer<T>(self, named: Named<'_>, began: Duration, write: impl FnOnce(Reply) -> Result<T, Fault>) -> Result<T, Fault> {
-        let (app, model) = (Arc::clone(&self.app), self.model.clone());
-        let answered = match named {
-            Named::Embeds(embeddings, lease) => embed::embed(self, embeddings, lease).await,
-            Named::Attends(operations) => attend::attend(self, operations).await,
-        };
-        let result = answered.and_then(|Answered { reply, held }| {
-            let written = write(reply);
-            drop(held);
-            written
-        });
-        app.stats.add(&model, result.is_ok(), app.shared.clock.now().saturating_sub(began));
-        result
     }
 }

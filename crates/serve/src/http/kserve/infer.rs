@@ -12,6 +12,7 @@ use super::super::app::App;
 use super::super::body::read_any;
 use super::super::caller::Caller;
 use super::super::fault::Fault;
+use super::answer::answer;
 use super::ask::Ask;
 use super::named::named;
 use crate::kserve::body::{HEADER_LENGTH, split};
@@ -38,7 +39,7 @@ pub async fn infer(State(app): State<Arc<App>>, caller: Caller, Path(path): Path
     let (text, binary) = split(&held.bytes, parts.headers.get_all(HEADER_LENGTH).iter().map(HeaderValue::as_bytes))?;
     let request = read(text, binary).await?;
     let ask = Ask::new(&app, caller, began, target.model, request, held);
-    ask.answer(named, began, |reply| response(&reply)).await
+    answer(ask, named, began, |reply| response(&reply)).await
 }
 
 /// The answer in HTTP.

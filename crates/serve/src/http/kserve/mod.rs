@@ -1,5 +1,6 @@
 //! The routes of the open inference protocol, version 2, and those for memory that has a name.
 
+pub mod answer;
 pub mod ask;
 mod attend;
 mod embed;
