@@ -7,7 +7,6 @@ use std::time::Duration;
 use super::super::app::App;
 use super::super::body::Held;
 use super::super::caller::Caller;
-use super::super::fault::Fault;
 use crate::kserve::message::Request;
 use crate::kserve::reply::Reply;
 use crate::queueing::queues::Tenant;
