@@ -82,7 +82,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "stats",
         ],
     ),
-    ("server", &["error", "config", "embedder", "embeddings", "generate", "http", "kserve", "metrics", "operations", "queueing", "turns"]),
+    ("grpc", &["error", "http", "kserve", "queueing"]),
+    ("server", &["error", "config", "embedder", "embeddings", "generate", "grpc", "http", "kserve", "metrics", "operations", "queueing", "turns"]),
     // Of the command.
     ("verify", &["error", "dtype", "device", "ops", "backend", "safetensors_file", "session", "oracle", "cases", "tolerance", "conformance", "adapters"]),
 ];

@@ -12,6 +12,9 @@ use crate::queueing::admit;
 pub struct Config {
     /// Where to listen; port 0 takes any that is free.
     pub listen: SocketAddr,
+    /// Where to listen for gRPC; `None` does not.
+    #[cfg(feature = "grpc")]
+    pub grpc_listen: Option<SocketAddr>,
     /// Who may ask; without keys everybody.
     pub keys: Keys,
     /// Bounds of sizes and times.
@@ -85,6 +88,8 @@ impl Config {
         let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Self {
             listen,
+            #[cfg(feature = "grpc")]
+            grpc_listen: None,
             keys: Keys::default(),
             limits: Limits::default(),
             adapter_root: None,

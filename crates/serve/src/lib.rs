@@ -3,6 +3,8 @@
 //! [`Server::start`] takes a [`Config`] and an [`EmbeddingModel`], and gives a [`Handle`]. What is decided without a socket, a device or a thread lies in
 //! [`queueing`]; a [`LanguageModel`] is served by [`Generate`](generate::Generate), which other
 //! engines may implement.
+//!
+//! Feature `grpc`: the open inference protocol over gRPC, on a port of its own.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(missing_docs)]
@@ -13,6 +15,8 @@ mod content;
 mod embedder;
 mod embeddings;
 pub mod generate;
+#[cfg(feature = "grpc")]
+mod grpc;
 mod http;
 pub mod keeper;
 mod keys;

@@ -38,6 +38,8 @@ pub struct Metrics {
     registry: Registry,
     answers: Family<Labels, Counter>,
     refusals: Family<Labels, Counter>,
+    #[cfg(feature = "grpc")]
+    calls: Family<Labels, Counter>,
     took: Family<Labels, Histogram, fn() -> Histogram>,
     /// Requests by the model or adapter that they name.
     pub models: Models,
@@ -90,6 +92,10 @@ impl Metrics {
         let (answers, refusals) = (Family::<Labels, Counter>::default(), Family::<Labels, Counter>::default());
         registry.register("trifuse_http_answers", "Answers by route and status", answers.clone());
         registry.register("trifuse_refusals", "Requests that were not let in, by their error", refusals.clone());
+        #[cfg(feature = "grpc")]
+        let calls = Family::<Labels, Counter>::default();
+        #[cfg(feature = "grpc")]
+        registry.register("trifuse_grpc_answers", "Answers over gRPC by method and code", calls.clone());
         let took = Family::<Labels, Histogram, fn() -> Histogram>::new_with_constructor(|| Histogram::new(&SECONDS));
         registry.register("trifuse_request_seconds", "Time from the header of a request to the start of its answer, by route", took.clone());
         let models = Models::default();
@@ -122,6 +128,8 @@ impl Metrics {
             registry,
             answers,
             refusals,
+            #[cfg(feature = "grpc")]
+            calls,
             took,
             models,
             devices,
@@ -144,6 +152,13 @@ impl Metrics {
     pub fn answered(&self, route: &'static str, status: u16, took: Duration) {
         self.answers.get_or_create(&vec![("route", route.into()), ("status", status.to_string())]).inc();
         self.took.get_or_create(&vec![("route", route.into())]).observe(took.as_secs_f64());
+    }
+
+    /// Counts an answer over gRPC.
+    #[cfg(feature = "grpc")]
+    pub fn called(&self, method: &'static str, code: &'static str, took: Duration) {
+        self.calls.get_or_create(&vec![("method", method.into()), ("code", code.into())]).inc();
+        self.took.get_or_create(&vec![("route", method.into())]).observe(took.as_secs_f64());
     }
 
     /// The times of a route's answers, where it has given any.

@@ -1,11 +1,12 @@
 //! A server from its start to its end.
 
+mod port;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use tokio::net::TcpSocket;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::sleep;
@@ -16,7 +17,7 @@ use crate::embedder::EmbeddingModel;
 use crate::embeddings::{Embeddings, Shared};
 use crate::generate::Generate;
 use crate::http::app::{App, Phase};
-use crate::http::connection::accept;
+use crate::http::connection::{accept, connection};
 use crate::http::routes::router;
 use crate::kserve::attention::NAME as ATTENTION;
 use crate::metrics::Metrics;
@@ -24,9 +25,8 @@ use crate::operations::{Operations, OperationsModel};
 use crate::queueing::clock::Monotonic;
 use crate::queueing::ledger::Ledger;
 use crate::turns::Turns;
+use port::Port;
 
-/// Connections that the system holds before they are accepted.
-const BACKLOG: u32 = 1024;
 /// How often the end of all requests is looked for.
 const STEP: Duration = Duration::from_millis(10);
 /// How often devices that hang, and prompts that wait for nobody, are looked for.
@@ -52,6 +52,8 @@ pub struct Models {
 /// A server that runs.
 pub struct Handle {
     addr: SocketAddr,
+    #[cfg(feature = "grpc")]
+    grpc_addr: Option<SocketAddr>,
     app: Arc<App>,
     runtime: Runtime,
     drain: watch::Sender<bool>,
@@ -77,10 +79,9 @@ impl Server {
         let threads = config.threads.max(1);
         let runtime = Builder::new_multi_thread().worker_threads(threads).max_blocking_threads(threads).thread_name("serve").enable_all().build();
         let runtime = runtime.map_err(Error::io("threads of the server", "start"))?;
-        let place = config.listen.to_string();
-        let socket = if config.listen.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
-        let socket = socket.map_err(Error::io(&place, "open"))?;
-        socket.set_reuseaddr(true).and_then(|()| socket.bind(config.listen)).map_err(Error::io(&place, "listen on"))?;
+        let port = Port::take(config.listen)?;
+        #[cfg(feature = "grpc")]
+        let grpc = config.grpc_listen.map(Port::take).transpose()?;
         let ledger = Arc::new(Ledger::default());
         let mut metrics = Metrics::new(Arc::clone(&ledger));
         let generator = generator.map(|generator| {
@@ -106,20 +107,34 @@ impl Server {
             }
             None => None,
         };
-        let listening = {
-            let _inside = runtime.enter();
-            socket.listen(BACKLOG)
-        };
-        let listener = listening.map_err(Error::io(&place, "listen on"))?;
-        let addr = listener.local_addr().map_err(Error::io(&place, "listen on"))?;
+        let (listener, addr) = port.open(&runtime)?;
+        #[cfg(feature = "grpc")]
+        let grpc = grpc.map(|port| port.open(&runtime)).transpose()?;
         let room = Arc::new(Semaphore::new(config.limits.connections.clamp(1, Semaphore::MAX_PERMITS.min(u32::MAX as usize))));
         let app = Arc::new(App::new(config, shared, embeddings, generator, operations));
         let (phases, phase) = watch::channel(Phase::Ready);
-        let accepting = runtime.spawn(accept(listener, Arc::clone(&app), router(Arc::clone(&app)), Arc::clone(&room), phase));
+        let routes = router(Arc::clone(&app));
+        let serve = move |stream, app, phase| connection(stream, app, routes.clone(), phase);
+        let http = runtime.spawn(accept(listener, Arc::clone(&app), Arc::clone(&room), phase.clone(), serve));
+        #[cfg(feature = "grpc")]
+        let (grpc_addr, grpc) =
+            grpc.map(|(listener, addr)| (addr, runtime.spawn(accept(listener, Arc::clone(&app), Arc::clone(&room), phase, crate::grpc::connection)))).unzip();
+        #[cfg(not(feature = "grpc"))]
+        let grpc = None;
+        let accepting: Vec<_> = [Some(http), grpc].into_iter().flatten().collect();
         let (drain, asked) = watch::channel(false);
         runtime.spawn(watch(Arc::clone(&app)));
         let supervisor = runtime.spawn(supervise(Arc::clone(&app), asked, phases, accepting, room));
-        Ok(Handle { addr, app, runtime, drain, supervisor, devices })
+        Ok(Handle {
+            addr,
+            #[cfg(feature = "grpc")]
+            grpc_addr,
+            app,
+            runtime,
+            drain,
+            supervisor,
+            devices,
+        })
     }
 }
 
@@ -158,7 +173,7 @@ async fn supervise(
     app: Arc<App>,
     mut asked: watch::Receiver<bool>,
     phases: watch::Sender<Phase>,
-    accepting: tokio::task::JoinHandle<()>,
+    accepting: Vec<tokio::task::JoinHandle<()>>,
     room: Arc<Semaphore>,
 ) {
     // A handle that is gone asks too.
@@ -186,7 +201,9 @@ async fn supervise(
     drop(phases);
     let all = u32::try_from(connections.max(app.config.limits.connections)).unwrap_or(u32::MAX);
     let last = async {
-        drop(accepting.await);
+        for accepting in accepting {
+            drop(accepting.await);
+        }
         drop(room.acquire_many(all).await);
     };
     drop(tokio::time::timeout(LAST, last).await);
@@ -196,6 +213,12 @@ impl Handle {
     /// Where it listens.
     pub fn addr(&self) -> SocketAddr {
         self.addr
+    }
+
+    /// Where it listens for gRPC, if it does.
+    #[cfg(feature = "grpc")]
+    pub fn grpc_addr(&self) -> Option<SocketAddr> {
+        self.grpc_addr
     }
 
     /// Lets it end: requests under way are answered, and new ones are refused after a while. Returns at once.

@@ -27,6 +27,10 @@ enum Doing {
 struct State {
     doing: Doing,
     since: Instant,
+    /// Answers that are on their way.
+    answers: usize,
+    /// Whether requests run side by side, so that what comes in is not the header of one alone.
+    many: bool,
     /// Since when the caller takes nothing.
     stalled: Option<Instant>,
 }
@@ -38,22 +42,34 @@ pub struct Activity(Arc<Mutex<State>>);
 impl Activity {
     /// A connection that is new.
     pub fn begin() -> Self {
-        Self(Arc::new(Mutex::new(State { doing: Doing::Idle, since: Instant::now(), stalled: None })))
+        Self::new(false)
+    }
+
+    /// A connection that is new, whose requests run side by side.
+    #[cfg(feature = "grpc")]
+    pub fn of_many() -> Self {
+        Self::new(true)
+    }
+
+    fn new(many: bool) -> Self {
+        Self(Arc::new(Mutex::new(State { doing: Doing::Idle, since: Instant::now(), answers: 0, many, stalled: None })))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn goes_on(&self, doing: Doing) {
-        let mut state = self.lock();
-        (state.doing, state.since) = (doing, Instant::now());
-    }
-
     /// The header of a request is there; the answer lasts until what is returned is dropped.
     pub fn answer(&self) -> Answering {
-        self.goes_on(Doing::Answer);
+        let mut state = self.lock();
+        state.answers += 1;
+        (state.doing, state.since) = (Doing::Answer, Instant::now());
         Answering(self.clone())
+    }
+
+    /// Whether the caller has taken nothing for too long.
+    pub fn is_stalled(&self, limits: &Limits) -> bool {
+        self.lock().stalled.is_some_and(|since| since.elapsed() > limits.stalled)
     }
 
     /// Whether the connection has to be given up.
@@ -64,7 +80,9 @@ impl Activity {
             Doing::Header => Some(limits.header),
             Doing::Answer => None,
         };
-        most.is_some_and(|most| state.since.elapsed() > most) || state.stalled.is_some_and(|since| since.elapsed() > limits.stalled)
+        let over = most.is_some_and(|most| state.since.elapsed() > most);
+        drop(state);
+        over || self.is_stalled(limits)
     }
 }
 
@@ -74,7 +92,11 @@ pub struct Answering(Activity);
 
 impl Drop for Answering {
     fn drop(&mut self) {
-        self.0.goes_on(Doing::Idle);
+        let mut state = self.0.lock();
+        state.answers = state.answers.saturating_sub(1);
+        if state.answers == 0 {
+            (state.doing, state.since) = (Doing::Idle, Instant::now());
+        }
     }
 }
 
@@ -141,7 +163,7 @@ impl hyper::rt::Read for Watched {
         ready!(Pin::new(&mut self.stream).poll_read(context, &mut buffer))?;
         into.put_slice(buffer.filled());
         let mut state = self.activity.lock();
-        if matches!(state.doing, Doing::Idle) && !buffer.filled().is_empty() {
+        if matches!(state.doing, Doing::Idle) && !state.many && !buffer.filled().is_empty() {
             (state.doing, state.since) = (Doing::Header, Instant::now());
         }
         Poll::Ready(Ok(()))

@@ -13,10 +13,17 @@ use super::fault::Fault;
 
 /// A body, and its part of the room for bodies.
 #[derive(Debug)]
-pub struct Held {
+pub struct Held<R = OwnedSemaphorePermit> {
     /// The body.
     pub bytes: Bytes,
-    _room: OwnedSemaphorePermit,
+    _room: R,
+}
+
+impl<R> Held<R> {
+    /// A body with its room.
+    pub fn new(bytes: Bytes, room: R) -> Self {
+        Self { bytes, _room: room }
+    }
 }
 
 /// Reads a body of JSON, of at most that many bytes.
@@ -53,7 +60,7 @@ pub async fn read_any(app: &App, headers: &HeaderMap, body: Body, most: usize, k
         Some(source) if source.is::<http_body_util::LengthLimitError>() => Fault::large(most),
         _ => Fault::invalid("body_not_read", "expected the whole body, found its end before"),
     })?;
-    Ok(Held { bytes, _room: room })
+    Ok(Held::new(bytes, room))
 }
 
 /// A part of the room for bodies.

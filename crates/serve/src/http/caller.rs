@@ -6,8 +6,9 @@ use std::time::Duration;
 use axum::extract::FromRequestParts;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName};
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
+use super::app::App;
 use super::fault::Fault;
 use crate::embeddings::Shared;
 use crate::keys::Keys;
@@ -15,6 +16,17 @@ use crate::queueing::queues::Tenant;
 
 /// The header that bounds the time in the queue, in milliseconds.
 const TIMEOUT: HeaderName = HeaderName::from_static("x-request-timeout-ms");
+
+/// The header of a request's id.
+pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The longest id of a request that is taken over.
+const MAX_ID: usize = 128;
+
+/// The id of a request: its own, or one that is made.
+pub fn request_id(app: &App, headers: &HeaderMap) -> Option<HeaderValue> {
+    let given = headers.get(REQUEST_ID).filter(|id| id.len() <= MAX_ID && id.to_str().is_ok_and(|id| !id.is_empty())).cloned();
+    given.or_else(|| HeaderValue::from_str(&app.request_id()).ok())
+}
 
 /// Who asks, as the request's key says.
 #[derive(Clone, Copy, Debug, Default)]

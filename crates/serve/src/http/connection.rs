@@ -20,9 +20,9 @@ use super::app::{App, Phase};
 use super::routes::answer;
 
 /// How often a connection's times are looked at.
-const TICK: Duration = Duration::from_millis(500);
+pub const TICK: Duration = Duration::from_millis(500);
 /// How long a caller that sent more than was read may take to see the end of the connection.
-const LINGER: Duration = Duration::from_millis(500);
+pub const LINGER: Duration = Duration::from_millis(500);
 /// How long nobody must come before a server that ends stops listening.
 const QUIET: Duration = Duration::from_millis(100);
 /// How long to wait where no connection can be accepted, as where there are no descriptors left.
@@ -31,8 +31,17 @@ const RETRY: Duration = Duration::from_millis(20);
 /// A connection's requests, as hyper calls for them. It can be moved, so that the socket comes back at the end.
 type Answer = Pin<Box<dyn Future<Output = Result<hyper::Response<Marked>, Infallible>> + Send>>;
 
-/// Accepts connections until `phase` is gone, and then until none has come for a while: one that the system has taken and nobody accepts is reset.
-pub async fn accept(listener: TcpListener, app: Arc<App>, router: Router, room: Arc<Semaphore>, mut phase: watch::Receiver<Phase>) {
+/// Accepts connections, which `serve` serves, until `phase` is gone, and then until none has come for a while: one that the system has taken and nobody
+/// accepts is reset.
+pub async fn accept<S>(
+    listener: TcpListener,
+    app: Arc<App>,
+    room: Arc<Semaphore>,
+    mut phase: watch::Receiver<Phase>,
+    serve: impl Fn(TcpStream, Arc<App>, watch::Receiver<Phase>) -> S,
+) where
+    S: Future<Output = ()> + Send + 'static,
+{
     loop {
         let accepted = tokio::select! {
             biased;
@@ -43,10 +52,10 @@ pub async fn accept(listener: TcpListener, app: Arc<App>, router: Router, room: 
             },
         };
         let Some((stream, permit)) = accepted else { return };
-        let (app, router, phase) = (Arc::clone(&app), router.clone(), phase.clone());
+        let (app, served) = (Arc::clone(&app), serve(stream, Arc::clone(&app), phase.clone()));
         tokio::spawn(async move {
             app.shared.metrics.connections.inc();
-            connection(stream, &app, router, phase).await;
+            served.await;
             app.shared.metrics.connections.dec();
             drop(permit);
         });
@@ -69,12 +78,13 @@ async fn one(listener: &TcpListener, room: &Arc<Semaphore>) -> Option<(TcpStream
     }
 }
 
-async fn connection(stream: TcpStream, app: &Arc<App>, router: Router, mut phase: watch::Receiver<Phase>) {
+/// Serves a connection by HTTP/1.1 until the caller ends it, or has done nothing for too long, or the server ends.
+pub async fn connection(stream: TcpStream, app: Arc<App>, router: Router, mut phase: watch::Receiver<Phase>) {
     // Small answers go out at once. A socket that refuses is only slower.
     drop(stream.set_nodelay(true));
     let activity = Activity::begin();
     let service = {
-        let (app, activity) = (Arc::clone(app), activity.clone());
+        let (app, activity) = (Arc::clone(&app), activity.clone());
         service_fn(move |request: hyper::Request<hyper::body::Incoming>| -> Answer {
             let (app, router, answering) = (Arc::clone(&app), router.clone(), activity.answer());
             Box::pin(async move {

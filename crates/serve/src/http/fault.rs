@@ -22,10 +22,12 @@ pub struct Fault {
     /// What went wrong, by a name that stays the same.
     pub code: &'static str,
     kind: &'static str,
-    message: String,
+    /// What went wrong, in words.
+    pub message: String,
     /// The field of the request that is at fault.
     param: Option<String>,
-    retry_after: Option<Duration>,
+    /// When to ask again.
+    pub retry_after: Option<Duration>,
     /// The methods that the route takes, where the router does not tell them.
     allow: Option<&'static str>,
     /// Whether what is left of the request is not read.

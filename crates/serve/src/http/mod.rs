@@ -5,6 +5,7 @@ pub mod adapters;
 pub mod app;
 pub mod body;
 pub mod caller;
+pub mod caught;
 pub mod chat;
 pub mod completions;
 pub mod connection;

@@ -1,30 +1,23 @@
 //! The routes, and what is the same for all: ids of requests, keys, the end of the server, and faults that nobody foresaw.
 
-use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::DefaultBodyLimit;
 use axum::http::header::{CONNECTION, CONTENT_LENGTH};
-use axum::http::{HeaderName, HeaderValue, Request, Uri};
+use axum::http::{HeaderValue, Request, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use tower_service::Service;
 
 use super::app::{App, Phase};
-use super::caller::Caller;
+use super::caller::{Caller, REQUEST_ID, request_id};
+use super::caught::{Caught, Panicked};
 use super::fault::{Code, Fault, Message};
 use super::paths::{PAGE, STATUS, route};
 use super::{adapters, chat, completions, embeddings, health, kserve, models, page, status};
-
-/// The header of a request's id.
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// The longest id of a request that is taken over.
-const MAX_ID: usize = 128;
 
 /// The router of a server.
 pub fn router(app: Arc<App>) -> Router {
@@ -53,8 +46,7 @@ pub fn router(app: Arc<App>) -> Router {
 /// Answers a request.
 pub async fn answer(app: &Arc<App>, mut router: Router, mut request: Request<Body>) -> Response {
     let began = app.shared.clock.now();
-    let given = request.headers().get(REQUEST_ID).filter(|id| id.len() <= MAX_ID && id.to_str().is_ok_and(|id| !id.is_empty())).cloned();
-    let id = given.or_else(|| HeaderValue::from_str(&app.request_id()).ok());
+    let id = request_id(app, request.headers());
     let path = request.uri().path().to_owned();
     let let_in = |request: &mut Request<Body>| {
         let guarded = path.starts_with("/v1/") || (path.starts_with("/v2/") && !path.starts_with("/v2/health/"));
@@ -95,21 +87,4 @@ pub async fn answer(app: &Arc<App>, mut router: Router, mut request: Request<Bod
     }
     app.shared.metrics.answered(route(&path), response.status().as_u16(), app.shared.clock.now() - began);
     response
-}
-
-/// A panic of the code that was waited for.
-struct Panicked;
-
-/// A future whose panic is a value. What it worked on is dropped with it.
-struct Caught<F>(F);
-
-impl<F: Future + Unpin> Future for Caught<F> {
-    type Output = Result<F::Output, Panicked>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match catch_unwind(AssertUnwindSafe(|| Pin::new(&mut self.0).poll(context))) {
-            Ok(poll) => poll.map(Ok),
-            Err(_) => Poll::Ready(Err(Panicked)),
-        }
-    }
 }

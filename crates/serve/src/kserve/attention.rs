@@ -160,6 +160,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::kserve::json as in_json;
 
     fn query(shapes: [Value; 3], parameters: Value, more: &[Value]) -> Result<Query> {
         let named = |(name, shape): (&str, Value)| {
@@ -169,7 +170,7 @@ mod tests {
         };
         let inputs: Vec<Value> = ["q", "k", "v"].into_iter().zip(shapes).map(named).chain(more.iter().cloned()).collect();
         let request = json!({"inputs": inputs, "parameters": parameters});
-        Query::read(Request::read(request.to_string().as_bytes(), Bytes::new())?)
+        Query::read(in_json::read(request.to_string().as_bytes(), Bytes::new())?)
     }
 
     fn input(name: &str, datatype: &str, data: &[i64]) -> Value {

@@ -1,56 +1,21 @@
-//! A request as it is written.
+//! A request, however it is written.
 
-use bytes::Bytes;
-use serde::Deserialize;
 use trifuse::{Error, Result};
 
 use super::parameters::Parameters;
 use super::tensor::{Place, Tensor, take};
-use super::values::Values;
 
 /// Inputs or outputs of a request, at most.
-const MOST: usize = 16;
+pub const MOST: usize = 16;
 /// The longest id of a request.
 const MAX_ID: usize = 256;
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Written {
-    #[serde(default)]
-    id: Option<String>,
-    #[serde(default)]
-    parameters: Parameters,
-    inputs: Vec<Input>,
-    #[serde(default)]
-    outputs: Vec<Output>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Input {
-    name: String,
-    datatype: String,
-    shape: Vec<u64>,
-    #[serde(default)]
-    parameters: Parameters,
-    #[serde(default)]
-    data: Option<Values>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Output {
-    name: String,
-    #[serde(default)]
-    parameters: Parameters,
-}
 
 /// How an output is given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Delivery {
     /// Numbers in JSON.
     Json,
-    /// Bytes behind the JSON.
+    /// Bytes behind the JSON, or in a message of their own form.
     Binary,
     /// Memory that has a name.
     Region(Place),
@@ -63,6 +28,18 @@ pub struct Wanted {
     pub name: String,
     /// How it is to be given.
     pub delivery: Delivery,
+}
+
+impl Wanted {
+    /// The output of that name: in the memory that its parameters name, else as `delivery` says.
+    ///
+    /// # Errors
+    /// A place that is none; a parameter that an output does not have.
+    pub fn read(name: String, mut parameters: Parameters, delivery: Delivery) -> Result<Self> {
+        let delivery = Place::read(&mut parameters)?.map_or(delivery, Delivery::Region);
+        parameters.end(&format!("output {name:?}"))?;
+        Ok(Self { name, delivery })
+    }
 }
 
 /// A request that is sound as far as can be told without its model.
@@ -83,52 +60,18 @@ pub struct Request {
 }
 
 impl Request {
-    /// Reads a request; `binary` is what follows its JSON.
+    /// A request of these parts.
     ///
     /// # Errors
-    /// What is no request; binary data of another length; a tensor without data, with data of another size, or of a size that no memory has.
-    pub fn read(json: &[u8], binary: Bytes) -> Result<Self> {
-        let expected = "a request of the open inference protocol";
-        let Written { id, mut parameters, inputs, outputs } = serde_json::from_slice(json).map_err(|error| Error::invalid("JSON", expected, error))?;
-        let counted = |what: &str, count: usize| match count > MOST {
-            true => Err(Error::invalid(what, format!("at most {MOST}"), count)),
-            false => Ok(()),
-        };
-        counted("inputs", inputs.len())?;
-        counted("outputs", outputs.len())?;
+    /// More of them than a request may have; two of one name; a timeout that is no number.
+    pub fn new(id: Option<String>, mut parameters: Parameters, inputs: Vec<Tensor>, outputs: Vec<Wanted>, delivery: Delivery) -> Result<Self> {
         if id.as_ref().is_some_and(|id| id.len() > MAX_ID) {
             return Err(Error::invalid("id", format!("at most {MAX_ID} bytes"), "more"));
         }
-        let delivery = if parameters.flag("binary_data_output")?.unwrap_or(false) { Delivery::Binary } else { Delivery::Json };
+        each_once("inputs", &inputs, |tensor| &tensor.name)?;
+        each_once("outputs", &outputs, |wanted| &wanted.name)?;
         let timeout = parameters.count("timeout")?.filter(|timeout| *timeout > 0);
-        let mut rest = binary;
-        let mut tensors: Vec<Tensor> = Vec::with_capacity(inputs.len());
-        for Input { name, datatype, shape, parameters, data } in inputs {
-            if tensors.iter().any(|tensor| tensor.name == name) {
-                return Err(Error::invalid("inputs", "names of their own", format_args!("{name:?} twice")));
-            }
-            tensors.push(Tensor::read(name, &datatype, shape, parameters, data, &mut rest)?);
-        }
-        if !rest.is_empty() {
-            return Err(Error::invalid("body", "binary data of the inputs alone", format_args!("{} bytes more", rest.len())));
-        }
-        let mut wanted: Vec<Wanted> = Vec::with_capacity(outputs.len());
-        for Output { name, mut parameters } in outputs {
-            if wanted.iter().any(|wanted| wanted.name == name) {
-                return Err(Error::invalid("outputs", "names of their own", format_args!("{name:?} twice")));
-            }
-            let place = Place::read(&mut parameters)?;
-            let delivery = match (place, parameters.flag("binary_data")?) {
-                (Some(place), None | Some(false)) => Delivery::Region(place),
-                (Some(_), Some(true)) => return Err(Error::invalid(format!("output {name:?}"), "one place", "a region and binary data")),
-                (None, Some(true)) => Delivery::Binary,
-                (None, Some(false)) => Delivery::Json,
-                (None, None) => delivery.clone(),
-            };
-            parameters.end(&format!("output {name:?}"))?;
-            wanted.push(Wanted { name, delivery });
-        }
-        Ok(Self { id, parameters, inputs: tensors, outputs: wanted, delivery, timeout })
+        Ok(Self { id, parameters, inputs, outputs, delivery, timeout })
     }
 
     /// Takes the input of that name.
@@ -156,99 +99,16 @@ impl Request {
     }
 }
 
-#[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use proptest::prelude::*;
-    use serde_json::{Value, json};
-
-    use super::*;
-    use crate::kserve::datatype::Datatype;
-    use crate::kserve::tensor::Data;
-
-    fn read(value: &Value, binary: &'static [u8]) -> Result<Request> {
-        Request::read(value.to_string().as_bytes(), Bytes::from_static(binary))
+/// Refuses more than [`MOST`] items, and two of one name.
+fn each_once<T>(what: &str, items: &[T], name: impl Fn(&T) -> &str) -> Result<()> {
+    if items.len() > MOST {
+        return Err(Error::invalid(what, format!("at most {MOST}"), items.len()));
     }
-
-    fn input(parameters: Value, data: Value) -> Value {
-        let mut input = json!({"name": "a", "datatype": "INT32", "shape": [2], "parameters": parameters});
-        if !data.is_null() {
-            input["data"] = data;
-        }
-        json!({"id": "7", "inputs": [input]})
-    }
-
-    #[test]
-    fn each_form_of_data_is_read() {
-        let data = |value: &Value, binary| read(value, binary).unwrap().input("a").unwrap().data;
-        assert_eq!(data(&input(json!({}), json!([[1], [2]])), b""), Data::Bytes(Bytes::from_static(&[1, 0, 0, 0, 2, 0, 0, 0])));
-        assert_eq!(data(&input(json!({"binary_data_size": 8}), Value::Null), b"12345678"), Data::Bytes(Bytes::from_static(b"12345678")));
-        let named = json!({"shared_memory_region": "r", "shared_memory_offset": 4, "shared_memory_byte_size": 8});
-        assert_eq!(data(&input(named, Value::Null), b""), Data::Region(Place { name: "r".into(), offset: 4, bytes: 8 }));
-        let mut whole = input(json!({}), json!([1, 2]));
-        whole["parameters"] = json!({"timeout": 5, "binary_data_output": true, "causal": true});
-        whole["outputs"] = json!([{"name": "o"}, {"name": "p", "parameters": {"binary_data": false}}]);
-        let mut request = read(&whole, b"").unwrap();
-        assert_eq!((request.id.as_deref(), request.timeout, request.delivery.clone()), (Some("7"), Some(5), Delivery::Binary));
-        assert_eq!(request.output("o").unwrap().delivery, Delivery::Binary);
-        assert_eq!(request.output("p").unwrap().delivery, Delivery::Json);
-        assert_eq!(request.parameters.flag("causal").unwrap(), Some(true));
-        assert_eq!(request.input("a").unwrap().datatype, Datatype::Int32);
-        request.end().unwrap();
-    }
-
-    #[test]
-    fn sizes_that_differ_or_that_no_memory_has_are_refused() {
-        let shaped = |shape: Value| json!({"inputs": [{"name": "a", "datatype": "FP32", "shape": shape, "parameters": {"binary_data_size": 8}}]});
-        for (value, binary) in [
-            (input(json!({}), json!([1])), &b""[..]),
-            (input(json!({}), Value::Null), b""),
-            (input(json!({"binary_data_size": 8}), json!([1, 2])), b"12345678"),
-            (input(json!({"binary_data_size": 8}), Value::Null), b"1234567"),
-            (input(json!({"binary_data_size": 8}), Value::Null), b"123456789"),
-            (input(json!({"binary_data_size": 7}), Value::Null), b"1234567"),
-            (input(json!({"binary_data_size": u64::MAX}), Value::Null), b"12345678"),
-            (input(json!({"binary_data_size": -8}), Value::Null), b"12345678"),
-            (input(json!({"shared_memory_region": "r"}), Value::Null), b""),
-            (input(json!({"shared_memory_region": "r", "shared_memory_byte_size": 9}), Value::Null), b""),
-            (input(json!({"shared_memory_region": "r", "shared_memory_byte_size": 8, "shared_memory_offset": i64::MAX}), Value::Null), b""),
-            (input(json!({"shared_memory_byte_size": 8}), Value::Null), b""),
-            (input(json!({"another": 1}), json!([1, 2])), b""),
-            (shaped(json!([4294967296u64, 4294967296u64])), b"12345678"),
-            (shaped(json!([1u64 << 62])), b"12345678"),
-            (shaped(json!([-1])), b"12345678"),
-            (shaped(json!([1, 1, 1, 1, 1, 1, 1, 1, 2])), b"12345678"),
-            (json!({}), b""),
-            (json!({"inputs": [], "other": 1}), b""),
-            (json!({"inputs": vec![json!({"name": "a", "datatype": "INT32", "shape": [1], "data": [1]}); 2]}), b""),
-            (json!({"inputs": [{"name": "a", "datatype": "BYTES", "shape": [1], "data": [1]}]}), b""),
-        ] {
-            assert!(read(&value, binary).is_err(), "{value}");
+    for (at, item) in items.iter().enumerate() {
+        if items[..at].iter().any(|before| name(before) == name(item)) {
+            let name: String = name(item).chars().take(80).collect();
+            return Err(Error::invalid(what, "names of their own", format_args!("{name:?} twice")));
         }
     }
-
-    proptest! {
-        /// What is read has exactly the bytes that its shapes say, whatever is sent; all else is refused.
-        #[test]
-        fn no_bytes_are_read_as_another_size(cut in 0usize..400, at in 0usize..400, byte: u8, shape in prop::collection::vec(any::<u64>(), 0..4), extra in 0usize..40) {
-            let mut request = input(json!({"binary_data_size": 8}), Value::Null);
-            request["inputs"][0]["shape"] = json!(shape);
-            let whole = json!({"inputs": [request["inputs"][0], input(json!({}), json!([1, 2]))["inputs"][0]], "outputs": [{"name": "o"}]});
-            for value in [request, whole] {
-                let mut json = value.to_string().into_bytes();
-                json.truncate(json.len().saturating_sub(cut % 7));
-                let place = at % json.len();
-                json[place] = if at % 3 == 0 { byte } else { json[place] };
-                if let Ok(request) = Request::read(&json, Bytes::from(vec![0; extra])) {
-                    for tensor in &request.inputs {
-                        let found = match &tensor.data {
-                            Data::Bytes(bytes) => bytes.len() as u64,
-                            Data::Region(place) => place.bytes,
-                        };
-                        prop_assert_eq!(Some(found), tensor.shape.iter().try_fold(tensor.datatype.size(), |all, size| all.checked_mul(*size)));
-                    }
-                }
-            }
-        }
-    }
+    Ok(())
 }

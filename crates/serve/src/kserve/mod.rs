@@ -3,6 +3,7 @@
 pub mod attention;
 pub mod body;
 pub mod datatype;
+pub mod json;
 pub mod message;
 pub mod parameters;
 pub mod reply;

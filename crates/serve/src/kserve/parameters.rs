@@ -6,7 +6,7 @@ use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 use trifuse::{Error, Result};
 
 /// Parameters of one place, at most.
-const MOST: usize = 64;
+pub const MOST: usize = 64;
 
 /// The value of a parameter.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,7 +36,26 @@ impl fmt::Display for Parameter {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Parameters(Vec<(String, Parameter)>);
 
+impl Parameter {
+    /// The parameter of a number that may be larger than a whole one.
+    pub fn of_unsigned(value: u64) -> Self {
+        i64::try_from(value).map_or(Self::Real(value as f64), Self::Whole)
+    }
+}
+
 impl Parameters {
+    /// Parameters of these names.
+    ///
+    /// # Errors
+    /// More of them than one place may have; two of one name.
+    pub fn new(all: Vec<(String, Parameter)>) -> Result<Self> {
+        let twice = |(at, (name, _)): (usize, &(String, Parameter))| all[..at].iter().any(|(before, _)| before == name);
+        if all.len() > MOST || all.iter().enumerate().any(twice) {
+            return Err(Error::invalid("parameters", format!("at most {MOST}, each once"), format_args!("{} of them", all.len())));
+        }
+        Ok(Self(all))
+    }
+
     fn take<T>(&mut self, name: &str, expected: &str, of: impl FnOnce(&Parameter) -> Option<T>) -> Result<Option<T>> {
         let Some(at) = self.0.iter().position(|(known, _)| known == name) else { return Ok(None) };
         let (_, value) = self.0.swap_remove(at);
@@ -110,7 +129,7 @@ impl<'de> Deserialize<'de> for Parameter {
             }
 
             fn visit_u64<E>(self, value: u64) -> std::result::Result<Parameter, E> {
-                Ok(i64::try_from(value).map_or(Parameter::Real(value as f64), Parameter::Whole))
+                Ok(Parameter::of_unsigned(value))
             }
 
             fn visit_f64<E>(self, value: f64) -> std::result::Result<Parameter, E> {
@@ -138,12 +157,12 @@ impl<'de> Deserialize<'de> for Parameters {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Parameters, A::Error> {
                 let mut found: Vec<(String, Parameter)> = Vec::new();
                 while let Some((name, value)) = map.next_entry::<String, Parameter>()? {
-                    if found.len() == MOST || found.iter().any(|(known, _)| *known == name) {
-                        return Err(A::Error::custom(format_args!("expected at most {MOST} parameters, each once")));
+                    if found.len() == MOST {
+                        return Err(A::Error::custom(format_args!("expected at most {MOST} parameters")));
                     }
                     found.push((name, value));
                 }
-                Ok(Parameters(found))
+                Parameters::new(found).map_err(A::Error::custom)
             }
         }
         deserializer.deserialize_map(Object)

@@ -9,43 +9,43 @@ use super::message::Delivery;
 
 /// An output of an answer.
 #[derive(Debug)]
-pub struct Output<'a> {
+pub struct Output {
     /// The output's name.
-    pub name: &'a str,
+    pub name: String,
     /// The type of its elements.
     pub datatype: Datatype,
     /// Its dimensions.
-    pub shape: &'a [u64],
+    pub shape: Vec<u64>,
     /// How it is given.
     pub delivery: Delivery,
     /// Its elements, little-endian; those in a region are left out.
-    pub bytes: &'a [u8],
+    pub bytes: Vec<u8>,
 }
 
 /// An answer.
 #[derive(Debug)]
-pub struct Reply<'a> {
+pub struct Reply {
     /// The model's name, as the request has it.
-    pub model: &'a str,
+    pub model: String,
     /// The request's id.
-    pub id: Option<&'a str>,
+    pub id: Option<String>,
     /// What else is told.
-    pub parameters: &'a [(&'static str, String)],
+    pub parameters: Vec<(&'static str, String)>,
     /// The outputs.
-    pub outputs: &'a [Output<'a>],
+    pub outputs: Vec<Output>,
 }
 
 /// The version of every model.
 pub const VERSION: &str = "1";
 
-impl Reply<'_> {
-    /// The body of the answer, and the bytes of its JSON where binary data follows.
+impl Reply {
+    /// The body of the answer in JSON, and the bytes of its JSON where binary data follows.
     ///
     /// # Errors
     /// A number that JSON does not have.
     pub fn body(&self) -> Result<(Vec<u8>, Option<usize>)> {
         for output in self.outputs.iter().filter(|output| output.delivery == Delivery::Json) {
-            if output.datatype.dtype().is_some_and(|dtype| !dtype.all_finite(output.bytes)) {
+            if output.datatype.dtype().is_some_and(|dtype| !dtype.all_finite(&output.bytes)) {
                 let expected = "finite numbers, as JSON has no others; ask for binary data";
                 return Err(Error::invalid(format!("output {:?}", output.name), expected, "an infinite one or none"));
             }
@@ -53,23 +53,23 @@ impl Reply<'_> {
         let mut body = serde_json::to_vec(self).map_err(|error| Error::invalid("answer", "JSON", error))?;
         let length = body.len();
         let binary = || self.outputs.iter().filter(|output| output.delivery == Delivery::Binary);
-        binary().for_each(|output| body.extend_from_slice(output.bytes));
+        binary().for_each(|output| body.extend_from_slice(&output.bytes));
         Ok((body, binary().next().map(|_| length)))
     }
 }
 
-impl Serialize for Reply<'_> {
+impl Serialize for Reply {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("model_name", self.model)?;
+        map.serialize_entry("model_name", &self.model)?;
         map.serialize_entry("model_version", VERSION)?;
-        if let Some(id) = self.id {
+        if let Some(id) = &self.id {
             map.serialize_entry("id", id)?;
         }
         if !self.parameters.is_empty() {
-            map.serialize_entry("parameters", &Pairs(self.parameters))?;
+            map.serialize_entry("parameters", &Pairs(&self.parameters))?;
         }
-        map.serialize_entry("outputs", self.outputs)?;
+        map.serialize_entry("outputs", &self.outputs)?;
         map.end()
     }
 }
@@ -89,14 +89,14 @@ struct InRegion<'a> {
     shared_memory_byte_size: u64,
 }
 
-impl Serialize for Output<'_> {
+impl Serialize for Output {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("name", self.name)?;
+        map.serialize_entry("name", &self.name)?;
         map.serialize_entry("datatype", self.datatype.name())?;
-        map.serialize_entry("shape", self.shape)?;
+        map.serialize_entry("shape", &self.shape)?;
         match &self.delivery {
-            Delivery::Json => map.serialize_entry("data", &Numbers(self.datatype, self.bytes))?,
+            Delivery::Json => map.serialize_entry("data", &Numbers(self.datatype, &self.bytes))?,
             Delivery::Binary => map.serialize_entry("parameters", &Pairs(&[("binary_data_size", self.bytes.len())]))?,
             Delivery::Region(place) => map.serialize_entry(
                 "parameters",
@@ -146,14 +146,21 @@ mod tests {
     fn each_way_of_giving_an_output_is_written() {
         let floats = [1.0f32.to_le_bytes(), 0.1f32.to_le_bytes()].concat();
         let place = Place { name: "r".into(), offset: 8, bytes: 4 };
-        let outputs = [
-            Output { name: "a", datatype: Datatype::Fp32, shape: &[2], delivery: Delivery::Json, bytes: &floats },
-            Output { name: "b", datatype: Datatype::Fp16, shape: &[1], delivery: Delivery::Binary, bytes: &[0, 0x3c] },
-            Output { name: "c", datatype: Datatype::Bf16, shape: &[2], delivery: Delivery::Region(place), bytes: &[] },
-            Output { name: "d", datatype: Datatype::Uint64, shape: &[1], delivery: Delivery::Json, bytes: &u64::MAX.to_le_bytes() },
-            Output { name: "e", datatype: Datatype::Fp16, shape: &[1], delivery: Delivery::Json, bytes: &[0, 0x3c] },
+        let output = |name: &str, datatype, delivery, bytes: &[u8], count: u64| Output {
+            name: name.into(),
+            datatype,
+            shape: vec![count],
+            delivery,
+            bytes: bytes.to_vec(),
+        };
+        let outputs = vec![
+            output("a", Datatype::Fp32, Delivery::Json, &floats, 2),
+            output("b", Datatype::Fp16, Delivery::Binary, &[0, 0x3c], 1),
+            output("c", Datatype::Bf16, Delivery::Region(place), &[], 2),
+            output("d", Datatype::Uint64, Delivery::Json, &u64::MAX.to_le_bytes(), 1),
+            output("e", Datatype::Fp16, Delivery::Json, &[0, 0x3c], 1),
         ];
-        let reply = Reply { model: "m", id: Some("7"), parameters: &[("adapter_generation", "x".into())], outputs: &outputs };
+        let reply = Reply { model: "m".into(), id: Some("7".into()), parameters: vec![("adapter_generation", "x".into())], outputs };
         let (body, length) = reply.body().unwrap();
         let length = length.unwrap();
         let written: Value = serde_json::from_slice(&body[..length]).unwrap();
@@ -171,9 +178,11 @@ mod tests {
     #[test]
     fn json_has_no_infinite_numbers() {
         let bytes = f32::INFINITY.to_le_bytes();
-        let of = |delivery| [Output { name: "a", datatype: Datatype::Fp32, shape: &[1], delivery, bytes: &bytes }];
-        let body = |outputs: &[Output<'_>]| Reply { model: "m", id: None, parameters: &[], outputs }.body();
-        assert!(body(&of(Delivery::Json)).unwrap_err().to_string().contains("binary"));
-        assert!(body(&of(Delivery::Binary)).is_ok());
+        let body = |delivery| {
+            let output = Output { name: "a".into(), datatype: Datatype::Fp32, shape: vec![1], delivery, bytes: bytes.to_vec() };
+            Reply { model: "m".into(), id: None, parameters: Vec::new(), outputs: vec![output] }.body()
+        };
+        assert!(body(Delivery::Json).unwrap_err().to_string().contains("binary"));
+        assert!(body(Delivery::Binary).is_ok());
     }
 }

@@ -42,6 +42,15 @@ impl Place {
     }
 }
 
+/// The elements of a tensor as a request has them in itself.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Given {
+    /// Numbers.
+    Numbers(Values),
+    /// Bytes, little-endian.
+    Bytes(Bytes),
+}
+
 /// Where the elements of a tensor are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Data {
@@ -67,11 +76,11 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// A tensor of what is written. Binary data is cut off the start of `rest`.
+    /// A tensor of what is written.
     ///
     /// # Errors
-    /// Another type; no data, or data of another size.
-    pub(super) fn read(name: String, datatype: &str, shape: Vec<u64>, mut parameters: Parameters, data: Option<Values>, rest: &mut Bytes) -> Result<Self> {
+    /// Another type; no elements, or another number of them.
+    pub fn read(name: String, datatype: &str, shape: Vec<u64>, mut parameters: Parameters, given: Option<Given>) -> Result<Self> {
         let subject = |what: &str| format!("input {:?}: {what}", name.chars().take(80).collect::<String>());
         let datatype = Datatype::named(datatype).ok_or_else(|| {
             Error::invalid(subject("datatype"), "a type of numbers, such as FP32", format_args!("{:?}", datatype.chars().take(20).collect::<String>()))
@@ -86,37 +95,31 @@ impl Tensor {
         };
         let sized = |what: &str, found: u64| match found == bytes {
             true => Ok(()),
-            false => Err(Error::invalid(subject(what), format!("{bytes}, as datatype and shape say"), found)),
+            false => Err(Error::invalid(subject(what), format!("{bytes} bytes, as datatype and shape say"), found)),
         };
         let place = Place::read(&mut parameters)?;
-        let binary = parameters.count("binary_data_size")?;
         parameters.end(&format!("input {name:?}"))?;
-        let data = match (data, binary, place) {
-            (Some(values), None, None) => {
+        let data = match (given, place) {
+            (Some(Given::Numbers(values)), None) => {
                 if values.len() as u64 != count {
                     return Err(Error::invalid(subject("data"), format!("{count} numbers, as the shape says"), values.len()));
                 }
-                Data::Bytes(
-                    values
-                        .encode(datatype)
-                        .map_err(|error| match error {
-                            Error::Invalid { subject: what, expected, found } => Error::invalid(subject(&what), expected, found),
-                            other => other,
-                        })?
-                        .into(),
-                )
+                let encoded = values.encode(datatype).map_err(|error| match error {
+                    Error::Invalid { subject: what, expected, found } => Error::invalid(subject(&what), expected, found),
+                    other => other,
+                });
+                Data::Bytes(encoded?.into())
             }
-            (None, Some(size), None) => {
-                sized("binary_data_size", size)?;
-                let size = usize::try_from(size).ok().filter(|size| *size <= rest.len());
-                Data::Bytes(rest.split_to(size.ok_or_else(|| Error::invalid(subject("binary data"), format!("{bytes} bytes"), rest.len()))?))
+            (Some(Given::Bytes(binary)), None) => {
+                sized("binary data", binary.len() as u64)?;
+                Data::Bytes(binary)
             }
-            (None, None, Some(place)) => {
+            (None, Some(place)) => {
                 sized("shared_memory_byte_size", place.bytes)?;
                 Data::Region(place)
             }
-            (None, None, None) => return Err(Error::invalid(subject("data"), "data, binary_data_size, or shared_memory_region", "none of them")),
-            _ => return Err(Error::invalid(subject("data"), "one of data, binary_data_size and shared_memory_region", "more than one")),
+            (None, None) => return Err(Error::invalid(subject("data"), "numbers, binary data, or shared_memory_region", "none of them")),
+            (Some(_), Some(_)) => return Err(Error::invalid(subject("data"), "one of numbers, binary data and shared_memory_region", "more than one")),
         };
         Ok(Self { name, datatype, shape, count, data })
     }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use trifuse::ops::Attention;
 use trifuse::{DType, Error};
+use trifuse_serve::Config;
 use trifuse_serve::operations::task::{Done, Job, Task};
 use trifuse_serve::operations::{Operate, Operator, Ran};
 use trifuse_serve::queueing::ledger::Outcome;
@@ -67,9 +68,14 @@ impl Operate for Doored {
 }
 
 fn behind() -> (Running, Arc<Door>) {
+    behind_with(|_| {})
+}
+
+/// A server of operations behind a door.
+pub fn behind_with(set: impl FnOnce(&mut Config)) -> (Running, Arc<Door>) {
     let door = Arc::new(Door::default());
     let own = Arc::clone(&door);
-    (Running::with(|_| {}, move || Box::new(Doored(operator(), own))), door)
+    (Running::with(set, move || Box::new(Doored(operator(), own))), door)
 }
 
 #[test]

@@ -6,6 +6,8 @@ mod attention;
 mod case;
 mod embeddings;
 mod faults;
+#[cfg(feature = "grpc")]
+mod grpc;
 mod protocol;
 mod regions;
 #[cfg(target_os = "linux")]

@@ -29,6 +29,8 @@ fn main() {
     let trials = vec![
         trial("openai-python embeds, writes and streams", has("openai, numpy"), "no openai in .venv; run ./check python", openai),
         trial("tritonclient asks encoders and attention, with shared memory", has("tritonclient.http"), "no tritonclient in .venv; run ./check python", triton),
+        #[cfg(feature = "grpc")]
+        trial("tritonclient asks over gRPC", has("tritonclient.grpc"), "no tritonclient with gRPC in .venv; run ./check python", triton_grpc),
         trial("schemathesis finds the description true", has("schemathesis"), "no schemathesis in .venv; run ./check python", description),
         trial("a browser shows the page and tries sentences and chats", browser, "no chromedriver; run ./check browser", page),
     ];
@@ -152,23 +154,40 @@ fn bits(vector: &Value) -> Vec<u32> {
     vector.as_array().unwrap().iter().map(|value| (value.as_f64().unwrap() as f32).to_bits()).collect()
 }
 
-fn triton() {
+/// A server of an encoder and of operations.
+fn operations(set: impl FnOnce(&mut Config)) -> (TempDir, Handle) {
     let folder = tiny::folder();
     let mut config = Config::new(([127, 0, 0, 1], 0).into());
     config.limits.drain_delay = std::time::Duration::ZERO;
-    config.client_shm = true;
+    set(&mut config);
     let open = || -> trifuse::Result<Box<dyn Operate>> { Ok(Box::new(Operator::new(Arc::new(Cpu::open(0)?))?)) };
     let operations = OperationsModel { device: "cpu:0".into(), open: Box::new(open), region_bytes: 1 << 20 };
     let models = Models { embeddings: Some(tiny::model_with(folder.path(), |_| {})), operations: Some(operations), ..Models::default() };
     let handle = Server::serve(config, models).unwrap();
-    let script = at("tests/peers/triton_client.py");
-    let told = output(Command::new(at("../../.venv/bin/python")).arg(script).arg(handle.addr().to_string()));
+    (folder, handle)
+}
+
+/// Runs a script of Triton's client, whose vectors must be the library's.
+fn asks(script: &str, addr: std::net::SocketAddr, folder: &Path) {
+    let told = output(Command::new(at("../../.venv/bin/python")).arg(at(script)).arg(addr.to_string()));
     let told: Value = serde_json::from_slice(&told).unwrap();
-    let mut reference = tiny::Reference::new(folder.path());
+    let mut reference = tiny::Reference::new(folder);
     for (name, adapter) in [("tiny", None), ("left", Some("left"))] {
         for (ids, vector) in [&[0, 4, 5, 1][..], &[0, 7, 1]].iter().zip(told[name].as_array().unwrap()) {
             assert_eq!(bits(vector), reference.of_ids(ids, adapter), "{ids:?} of {name}");
         }
     }
+}
+
+fn triton() {
+    let (folder, handle) = operations(|config| config.client_shm = true);
+    asks("tests/peers/triton_client.py", handle.addr(), folder.path());
+    end(handle);
+}
+
+#[cfg(feature = "grpc")]
+fn triton_grpc() {
+    let (folder, handle) = operations(|config| config.grpc_listen = Some(([127, 0, 0, 1], 0).into()));
+    asks("tests/peers/triton_grpc_client.py", handle.grpc_addr().unwrap(), folder.path());
     end(handle);
 }

@@ -37,6 +37,10 @@ pub struct Args {
     /// Where to listen; port 0 takes any that is free
     #[arg(long, default_value = "127.0.0.1:8000", value_name = "ADDRESS")]
     pub listen: SocketAddr,
+    /// Where to listen for gRPC, by which the open inference protocol is spoken as well
+    #[cfg(feature = "grpc")]
+    #[arg(long, value_name = "ADDRESS")]
+    pub grpc_listen: Option<SocketAddr>,
     /// Who may ask: a file of lines NAME:SHA256 of a key, which :admin or :share=N may follow; without it everybody may
     #[arg(long, value_name = "FILE")]
     pub api_key_file: Option<PathBuf>,

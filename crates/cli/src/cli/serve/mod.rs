@@ -50,6 +50,10 @@ struct Served {
 pub fn run(args: &Args, devices: &Devices, output: &Output) -> Result<Outcome> {
     let interrupt = Interrupt::listen()?;
     let mut config = Config::new(args.listen);
+    #[cfg(feature = "grpc")]
+    {
+        config.grpc_listen = args.grpc_listen;
+    }
     config.keys = args.api_key_file.as_deref().map(Keys::open).transpose()?.unwrap_or_default();
     config.adapter_root = args.adapter_root.as_deref().map(AdapterRoot::open).transpose()?;
     config.threads = args.threads.map_or(config.threads, usize::from);
@@ -91,6 +95,10 @@ pub fn run(args: &Args, devices: &Devices, output: &Output) -> Result<Outcome> {
     let handle = Server::serve(config, models)?;
     told.try_iter().for_each(|note| output.note(note));
     output.note(format_args!("{name} is served on http://{}", handle.addr()));
+    #[cfg(feature = "grpc")]
+    if let Some(addr) = handle.grpc_addr() {
+        output.note(format_args!("gRPC is spoken on {addr}"));
+    }
     let mut lost = false;
     while !handle.is_finished() {
         lost |= handle.is_lost();

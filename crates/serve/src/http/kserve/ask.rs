@@ -1,17 +1,12 @@
-//! A request for an answer, and the answer in HTTP.
+//! A request for an answer, however it came.
 
+use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
-use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderName, HeaderValue};
-use axum::response::Response;
-
 use super::super::app::App;
 use super::super::body::Held;
-use super::super::fault::Fault;
-use crate::kserve::body::HEADER_LENGTH;
+use super::super::caller::Caller;
 use crate::kserve::message::Request;
 use crate::kserve::reply::Reply;
 use crate::queueing::queues::Tenant;
@@ -32,17 +27,19 @@ pub struct Ask {
     pub held: Held,
 }
 
-/// The answer in HTTP.
-///
-/// # Errors
-/// A number that JSON does not have.
-pub fn response(reply: &Reply<'_>) -> Result<Response, Fault> {
-    let (body, length) = reply.body()?;
-    let mut response = Response::new(Body::from(body));
-    let kind = if length.is_some() { "application/octet-stream" } else { "application/json" };
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-    if let Some(length) = length {
-        response.headers_mut().insert(HeaderName::from_static(HEADER_LENGTH), length.into());
+/// An answer, and the room for bodies that it takes until it is written.
+pub struct Answered {
+    /// The answer.
+    pub reply: Reply,
+    /// The room.
+    pub held: Arc<dyn Any + Send + Sync>,
+}
+
+impl Ask {
+    /// The request of a caller that came at `began`. It must reach the device as soon as the caller and the request itself say.
+    pub fn new(app: &Arc<App>, caller: Caller, began: Duration, model: &str, request: Request, held: Held) -> Self {
+        let timeout = [caller.timeout, request.timeout.map(Duration::from_micros)].into_iter().flatten().min();
+        let deadline = timeout.and_then(|timeout| began.checked_add(timeout));
+        Self { app: Arc::clone(app), tenant: caller.tenant, deadline, model: model.to_owned(), request, held }
     }
-    Ok(response)
 }

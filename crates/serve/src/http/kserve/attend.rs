@@ -3,10 +3,8 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use axum::response::Response;
-
 use super::super::fault::Fault;
-use super::ask::{Ask, response};
+use super::ask::{Answered, Ask};
 use super::places::{Places, Target, done, write};
 use crate::kserve::attention::{Blocks, Grid, Query};
 use crate::kserve::datatype::Datatype;
@@ -26,7 +24,7 @@ fn sizes(grid: Grid) -> [u32; 4] {
 ///
 /// # Errors
 /// A query that is not sound, or that is not let in; a device that refuses it, or fails.
-pub async fn attend(ask: Ask, operations: &Operations) -> Result<Response, Fault> {
+pub async fn attend(ask: Ask, operations: &Operations) -> Result<Answered, Fault> {
     let Ask { app, tenant, deadline, model, request, held } = ask;
     let id = request.id.clone();
     let Query { op, tensors, blocks, shape, mut o, checksum, bytes } = Query::read(request)?;
@@ -68,15 +66,10 @@ pub async fn attend(ask: Ask, operations: &Operations) -> Result<Response, Fault
     if let Some(Target::Shared(shared, offset)) = target {
         write(shared, offset, std::mem::take(&mut answer.bytes)).await?;
     }
-    let digest = answer.checksum.unwrap_or_default().to_le_bytes();
-    let mut outputs = Vec::with_capacity(2);
-    if let Some(Wanted { name, delivery }) = &o {
-        outputs.push(Output { name, datatype, shape: &shape, delivery: delivery.clone(), bytes: &answer.bytes });
-    }
-    if let Some(Wanted { name, delivery }) = &checksum {
-        outputs.push(Output { name, datatype: Datatype::Uint64, shape: &[1], delivery: delivery.clone(), bytes: &digest });
-    }
-    let answer = response(&Reply { model: &model, id: id.as_deref(), parameters: &[], outputs: &outputs });
-    drop(held);
-    answer
+    let bytes = answer.bytes;
+    let o = o.map(|Wanted { name, delivery }| Output { name, datatype, shape, delivery, bytes });
+    let digest = answer.checksum.unwrap_or_default().to_le_bytes().to_vec();
+    let checksum = checksum.map(|Wanted { name, delivery }| Output { name, datatype: Datatype::Uint64, shape: vec![1], delivery, bytes: digest });
+    let reply = Reply { model, id, parameters: Vec::new(), outputs: o.into_iter().chain(checksum).collect() };
+    Ok(Answered { reply, held })
 }

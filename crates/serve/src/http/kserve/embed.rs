@@ -1,11 +1,12 @@
 //! Vectors of sentences that are given by their tokens.
 
-use axum::response::Response;
+use std::sync::Arc;
+
 use tokio::sync::oneshot;
 use trifuse::{Error, Result as Sound};
 
 use super::super::fault::Fault;
-use super::ask::{Ask, response};
+use super::ask::{Answered, Ask};
 use super::places::{Places, Target, write};
 use crate::embeddings::Embeddings;
 use crate::kserve::datatype::Datatype;
@@ -33,7 +34,7 @@ fn parts(mut request: Request) -> Sound<(Tensor, Option<Tensor>, Wanted)> {
 ///
 /// # Errors
 /// A request that is not sound, or that is not let in; a device that fails.
-pub async fn embed(ask: Ask, embeddings: &Embeddings, lease: Option<Lease<Copies>>) -> Result<Response, Fault> {
+pub async fn embed(ask: Ask, embeddings: &Embeddings, lease: Option<Lease<Copies>>) -> Result<Answered, Fault> {
     let Ask { app, tenant, deadline, model, request, held } = ask;
     let id = request.id.clone();
     let (ids, lengths, mut wanted) = parts(request)?;
@@ -56,13 +57,14 @@ pub async fn embed(ask: Ask, embeddings: &Embeddings, lease: Option<Lease<Copies
     let (answer, answered) = oneshot::channel();
     let waiter = embeddings.enter(tenant, sentences, deadline, Box::new(move |result| drop(answer.send(result))))?;
     let vectors = answered.await.map_err(|_| Fault::internal())??;
-    drop((waiter, held));
+    drop(waiter);
     app.shared.metrics.tokens(count, 0);
     let mut bytes: Vec<u8> = vectors.iter().flatten().flat_map(|value| value.to_le_bytes()).collect();
     if let Target::Shared(shared, offset) = target {
         write(shared, offset, std::mem::take(&mut bytes)).await?;
     }
-    let outputs = [Output { name: &wanted.name, datatype: Datatype::Fp32, shape: &shape, delivery: wanted.delivery, bytes: &bytes }];
-    let told: Vec<(&'static str, String)> = lease.iter().map(|lease| ("adapter_generation", lease.content.clone())).collect();
-    response(&Reply { model: &model, id: id.as_deref(), parameters: &told, outputs: &outputs })
+    let output = Output { name: wanted.name, datatype: Datatype::Fp32, shape: shape.to_vec(), delivery: wanted.delivery, bytes };
+    let parameters = lease.iter().map(|lease| ("adapter_generation", lease.content.clone())).collect();
+    let reply = Reply { model, id, parameters, outputs: vec![output] };
+    Ok(Answered { reply, held: Arc::new((held, places.held)) })
 }

@@ -1,22 +1,24 @@
 //! `POST /v2/models/{model}[/versions/{version}]/infer`.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, State};
-use axum::http::{HeaderValue, Request as Asked};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderName, HeaderValue, Request as Asked};
 use axum::response::Response;
 
 use super::super::app::App;
 use super::super::body::read_any;
 use super::super::caller::Caller;
 use super::super::fault::Fault;
+use super::answer::answer;
 use super::ask::Ask;
-use super::named::{Named, named};
-use super::{attend, embed};
+use super::named::named;
 use crate::kserve::body::{HEADER_LENGTH, split};
+use crate::kserve::json;
 use crate::kserve::message::Request;
+use crate::kserve::reply::Reply;
 use crate::kserve::target::Target;
 
 /// Types that a body may have. Clients of the protocol often give none.
@@ -34,24 +36,28 @@ pub async fn infer(State(app): State<Arc<App>>, caller: Caller, Path(path): Path
     let (parts, body) = request.into_parts();
     let held = read_any(&app, &parts.headers, body, app.config.limits.body_bytes, &KINDS).await?;
     let named = named(&app, &target)?;
-    let (json, binary) = split(&held.bytes, parts.headers.get_all(HEADER_LENGTH).iter().map(HeaderValue::as_bytes))?;
-    let request = read(json, binary).await?;
-    let own = request.timeout.map(Duration::from_micros);
-    let timeout = [caller.timeout, own].into_iter().flatten().min();
-    let deadline = timeout.and_then(|timeout| began.checked_add(timeout));
-    let ask = Ask { app: Arc::clone(&app), tenant: caller.tenant, deadline, model: target.model.to_owned(), request, held };
-    let result = match named {
-        Named::Embeds(embeddings, lease) => embed::embed(ask, embeddings, lease).await,
-        Named::Attends(operations) => attend::attend(ask, operations).await,
-    };
-    app.stats.add(target.model, result.is_ok(), app.shared.clock.now().saturating_sub(began));
-    result
+    let (text, binary) = split(&held.bytes, parts.headers.get_all(HEADER_LENGTH).iter().map(HeaderValue::as_bytes))?;
+    let request = read(text, binary).await?;
+    let ask = Ask::new(&app, caller, began, target.model, request, held);
+    answer(ask, named, began, |reply| response(&reply)).await
 }
 
-async fn read(json: Bytes, binary: Bytes) -> Result<Request, Fault> {
-    if json.len() <= SMALL {
-        return Ok(Request::read(&json, binary)?);
+/// The answer in HTTP.
+fn response(reply: &Reply) -> Result<Response, Fault> {
+    let (body, length) = reply.body()?;
+    let mut response = Response::new(Body::from(body));
+    let kind = if length.is_some() { "application/octet-stream" } else { "application/json" };
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    if let Some(length) = length {
+        response.headers_mut().insert(HeaderName::from_static(HEADER_LENGTH), length.into());
     }
-    let read = tokio::task::spawn_blocking(move || Request::read(&json, binary)).await;
+    Ok(response)
+}
+
+async fn read(text: Bytes, binary: Bytes) -> Result<Request, Fault> {
+    if text.len() <= SMALL {
+        return Ok(json::read(&text, binary)?);
+    }
+    let read = tokio::task::spawn_blocking(move || json::read(&text, binary)).await;
     Ok(read.map_err(|_| Fault::internal())??)
 }

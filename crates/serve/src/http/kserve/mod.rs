@@ -1,14 +1,15 @@
 //! The routes of the open inference protocol, version 2, and those for memory that has a name.
 
-mod ask;
+pub mod answer;
+pub mod ask;
 mod attend;
 mod embed;
 mod infer;
-mod models;
-mod named;
+pub mod models;
+pub mod named;
 mod places;
 mod regions;
-mod server;
+pub mod server;
 mod shm;
 
 use std::sync::Arc;

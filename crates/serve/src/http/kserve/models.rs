@@ -26,7 +26,7 @@ pub async fn get(State(app): State<Arc<App>>, Path(path): Path<String>) -> Resul
     let target = Target::read(&path);
     let named = named(&app, &target)?;
     match target.action {
-        Action::Metadata => answer(&description(target.model, &named)),
+        Action::Metadata => answer(&card(target.model, description(&named))),
         Action::Stats => answer(&json!({"model_stats": [stats(target.model, app.stats.of(target.model))]})),
         Action::Ready => {
             named.is_open()?;
@@ -36,34 +36,55 @@ pub async fn get(State(app): State<Arc<App>>, Path(path): Path<String>) -> Resul
     }
 }
 
-fn tensor(name: &str, datatype: &str, shape: &[i64]) -> Value {
-    json!({"name": name, "datatype": datatype, "shape": shape})
+/// An input or an output: its name, its type, and its dimensions, -1 where any will do.
+pub type Told = (&'static str, &'static str, Vec<i64>);
+
+/// What a model is.
+pub struct Described {
+    /// What computes it.
+    pub platform: &'static str,
+    /// Its inputs.
+    pub inputs: Vec<Told>,
+    /// Its outputs.
+    pub outputs: Vec<Told>,
+    /// The generation of the adapter, of one that is an adapter.
+    pub generation: Option<String>,
 }
 
-fn description(name: &str, named: &Named<'_>) -> Value {
-    let (platform, inputs, outputs) = match named {
-        Named::Embeds(embeddings, _) => (
-            "trifuse_encoder",
-            vec![tensor("ids", "INT32", &[-1, -1]), tensor("lengths", "INT32", &[-1])],
-            vec![tensor("embedding", "FP32", &[-1, embeddings.width as i64])],
-        ),
+/// What a model is.
+pub fn description(named: &Named<'_>) -> Described {
+    match named {
+        Named::Embeds(embeddings, lease) => Described {
+            platform: "trifuse_encoder",
+            inputs: vec![("ids", "INT32", vec![-1, -1]), ("lengths", "INT32", vec![-1])],
+            outputs: vec![("embedding", "FP32", vec![-1, embeddings.width as i64])],
+            generation: lease.as_ref().map(|lease| lease.content.clone()),
+        },
         // The protocol has one type a tensor; FP32 and BF16 are taken as well, as documentation says.
-        Named::Attends(_) => (
-            "trifuse_operation",
-            vec![
-                tensor("q", "FP16", &[-1, -1, -1, -1]),
-                tensor("k", "FP16", &[-1, -1, -1, -1]),
-                tensor("v", "FP16", &[-1, -1, -1, -1]),
-                tensor("block_map", "UINT8", &[-1, -1, -1]),
-                tensor("row_ptr", "INT32", &[-1, -1]),
-                tensor("col_idx", "INT32", &[-1]),
+        Named::Attends(_) => Described {
+            platform: "trifuse_operation",
+            inputs: vec![
+                ("q", "FP16", vec![-1; 4]),
+                ("k", "FP16", vec![-1; 4]),
+                ("v", "FP16", vec![-1; 4]),
+                ("block_map", "UINT8", vec![-1; 3]),
+                ("row_ptr", "INT32", vec![-1; 2]),
+                ("col_idx", "INT32", vec![-1]),
             ],
-            vec![tensor("o", "FP16", &[-1, -1, -1, -1]), tensor("checksum", "UINT64", &[1])],
-        ),
+            outputs: vec![("o", "FP16", vec![-1; 4]), ("checksum", "UINT64", vec![1])],
+            generation: None,
+        },
+    }
+}
+
+fn card(name: &str, described: Described) -> Value {
+    let tensors = |tensors: Vec<Told>| -> Vec<Value> {
+        tensors.into_iter().map(|(name, datatype, shape)| json!({"name": name, "datatype": datatype, "shape": shape})).collect()
     };
-    let mut told = json!({"name": name, "versions": [VERSION], "platform": platform, "inputs": inputs, "outputs": outputs});
-    if let Named::Embeds(_, Some(lease)) = named {
-        told["parameters"] = json!({"adapter_generation": lease.content});
+    let Described { platform, inputs, outputs, generation } = described;
+    let mut told = json!({"name": name, "versions": [VERSION], "platform": platform, "inputs": tensors(inputs), "outputs": tensors(outputs)});
+    if let Some(generation) = generation {
+        told["parameters"] = json!({"adapter_generation": generation});
     }
     told
 }

@@ -22,10 +22,15 @@ use crate::kserve::target::{Action, Target};
 /// # Errors
 /// None in practice.
 pub async fn metadata(State(app): State<Arc<App>>) -> Result<Response, Fault> {
+    answer(&json!({"name": "trifuse", "version": env!("CARGO_PKG_VERSION"), "extensions": extensions(&app)}))
+}
+
+/// The extensions of the protocol that the server has.
+pub fn extensions(app: &App) -> Vec<&'static str> {
     let mut extensions = vec!["binary_tensor_data", "parameters"];
     extensions.extend(app.config.client_shm.then_some("system_shared_memory"));
     extensions.extend(app.operations.is_some().then_some("trifuse_regions"));
-    answer(&json!({"name": "trifuse", "version": env!("CARGO_PKG_VERSION"), "extensions": extensions}))
+    extensions
 }
 
 /// A sign that the server runs.
@@ -41,6 +46,15 @@ pub async fn live() -> Result<Response, Fault> {
 /// # Errors
 /// It cannot, or is about to end.
 pub async fn ready(State(app): State<Arc<App>>) -> Result<Response, Fault> {
+    is_ready(&app)?;
+    answer(&json!({"ready": true}))
+}
+
+/// Whether the server can answer by the protocol.
+///
+/// # Errors
+/// It cannot, or is about to end.
+pub fn is_ready(app: &App) -> Result<(), Fault> {
     if app.phase() != Phase::Ready {
         return Err(Fault::draining());
     }
@@ -50,7 +64,7 @@ pub async fn ready(State(app): State<Arc<App>>) -> Result<Response, Fault> {
     if let Some(operations) = &app.operations {
         operations.is_open()?;
     }
-    answer(&json!({"ready": true}))
+    Ok(())
 }
 
 /// The longest body of a request for the index.
