@@ -1,6 +1,7 @@
 //! A device that does tasks, in their order.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -111,8 +112,10 @@ impl<B: Backend> Operator<B> {
         let masks = asks.iter().map(|ask| self.mask(&ask.blocks)).collect::<Result<Vec<Option<Mask>>>>()?;
         let masks: Option<Vec<Mask>> = masks.into_iter().collect();
         let with = |op: &Attention, mask: Option<&Mask>| mask.map_or_else(|| op.clone(), |mask| op.clone().with_form(mask.form()));
-        let alone = with(&first.op, masks.as_ref().and_then(|masks| masks.first()));
-        let way = if asks.len() > 1 { Some(self.way(alone)?) } else { None };
+        let way = match &masks {
+            Some(masks) if asks.len() > 1 => Some(self.way_of(&first.op, masks)?),
+            _ => None,
+        };
         let mask = masks.map(|masks| Mask::joined(&masks, &first.op)).transpose()?;
         let op = first.op.clone().with_batch(first.op.batch * asks.len() as u64);
         self.prepare(with(&op, mask.as_ref()), way.as_deref(), mask)?;
@@ -189,13 +192,13 @@ impl<B: Backend> Operator<B> {
         }
     }
 
-    /// Puts the plan for `op` first, of one query or of several.
+    /// Puts the plan for `op` first: the fastest, or the one that computes it in that way.
     fn plan(&mut self, op: Attention, way: Option<&str>) -> Result<()> {
-        if !self.plans.find(&op, way.is_some()) {
+        if !self.plans.find(&op, way) {
             let began = Instant::now();
             let plan = self.session.plan_variant(op, way)?;
             self.planned += began.elapsed();
-            self.plans.add(plan, way.is_some());
+            self.plans.add(plan, way);
         }
         Ok(())
     }
@@ -211,6 +214,15 @@ impl<B: Backend> Operator<B> {
                 Err(Error::unsupported("queries of one launch", format!("{config} cuts the keys of each by the others")))
             }
             Some(config) => Ok(format!("{}:{config}", plan.variant())),
+        }
+    }
+
+    /// The way in which queries with these blocks are computed alone, if it is one.
+    fn way_of(&mut self, op: &Attention, masks: &[Mask]) -> Result<String> {
+        let mut ways = masks.iter().map(|mask| self.way(op.clone().with_form(mask.form()))).collect::<Result<BTreeSet<String>>>()?;
+        match (ways.pop_first(), ways.is_empty()) {
+            (Some(way), true) => Ok(way),
+            _ => Err(Error::unsupported("queries of one launch", "each is computed in a way of its own")),
         }
     }
 
