@@ -1,5 +1,7 @@
 //! A device that does tasks, in their order.
 
+use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,6 +24,11 @@ use crate::kserve::tensor::int32;
 
 /// Bytes that are moved at once where more would need as much of the host's memory.
 const PIECE: u64 = 1 << 20;
+/// The most bytes of outputs that are read at once for several answers.
+const MOST_READ: u64 = 16 << 20;
+
+/// How the configurations of attention begin that cut the keys of a sequence by what is beside it.
+const CUTS: &str = "split_kv";
 
 /// What came of tasks.
 #[derive(Debug)]
@@ -105,12 +112,13 @@ impl<B: Backend> Operator<B> {
         let masks = asks.iter().map(|ask| self.mask(&ask.blocks)).collect::<Result<Vec<Option<Mask>>>>()?;
         let masks: Option<Vec<Mask>> = masks.into_iter().collect();
         let with = |op: &Attention, mask: Option<&Mask>| mask.map_or_else(|| op.clone(), |mask| op.clone().with_form(mask.form()));
-        let (alone, mask) = match masks {
-            None => (first.op.clone(), None),
-            Some(masks) => (with(&first.op, masks.first()), Some(Mask::joined(&masks, &first.op)?)),
+        let way = match &masks {
+            Some(masks) if asks.len() > 1 => Some(self.way_of(&first.op, masks)?),
+            _ => None,
         };
+        let mask = masks.map(|masks| Mask::joined(&masks, &first.op)).transpose()?;
         let op = first.op.clone().with_batch(first.op.batch * asks.len() as u64);
-        self.prepare(with(&op, mask.as_ref()), (asks.len() > 1).then_some(alone), mask)?;
+        self.prepare(with(&op, mask.as_ref()), way.as_deref(), mask)?;
         let Self { session, plans, .. } = self;
         let ready = plans.first().ok_or_else(|| Error::invalid("plan", "one", "none"))?;
         let mut slices = Vec::with_capacity(3);
@@ -141,7 +149,20 @@ impl<B: Backend> Operator<B> {
         };
         session.run(&ready.plan, &args)?;
         // What is read is read now: the next query may write there.
-        Ok(asks.iter().enumerate().map(|(at, ask)| nth(&o, at, first.bytes).and_then(|o| self.result(ask, &o))).collect())
+        self.results(asks, &o, first.bytes)
+    }
+
+    /// What the answers have of the outputs, which lie one behind the other and have as many bytes each.
+    fn results(&mut self, asks: &[&Attend], o: &Slice<B>, each: u64) -> Result<Vec<Result<Done>>> {
+        let wanted = asks.iter().any(|ask| ask.wants_bytes || ask.wants_checksum);
+        // The device is waited for once where that takes little of the host's memory.
+        let all = if wanted && asks.len() > 1 && o.len() <= MOST_READ { Some(self.session.read(o)?) } else { None };
+        let mut own = all.as_ref().map(|all| all.chunks_exact((each as usize).max(1)));
+        let each_done = |(at, ask): (usize, &&Attend)| match own.as_mut().and_then(Iterator::next) {
+            Some(bytes) => Ok(done(ask, bytes.into())),
+            None => nth(o, at, each).and_then(|o| self.result(ask, &o)),
+        };
+        Ok(asks.iter().enumerate().map(each_done).collect())
     }
 
     /// The blocks of a query, checked.
@@ -171,22 +192,43 @@ impl<B: Backend> Operator<B> {
         }
     }
 
-    /// Puts the plan for `op` first, with these blocks on the device. Where it is for several queries, each is computed as one is `alone`.
-    fn prepare(&mut self, op: Attention, alone: Option<Attention>, mask: Option<Mask>) -> Result<()> {
-        let several = alone.is_some();
-        if !self.plans.find(&op, several) {
+    /// Puts the plan for `op` first: the fastest, or the one that computes it in that way.
+    fn plan(&mut self, op: Attention, way: Option<&str>) -> Result<()> {
+        if !self.plans.find(&op, way) {
             let began = Instant::now();
-            let plan = match alone {
-                None => self.session.plan(op)?,
-                Some(alone) => {
-                    let plan = self.session.plan(alone)?;
-                    let way = plan.config().map_or_else(|| plan.variant().to_owned(), |config| format!("{}:{config}", plan.variant()));
-                    self.session.plan_variant(op, Some(&way))?
-                }
-            };
+            let plan = self.session.plan_variant(op, way)?;
             self.planned += began.elapsed();
-            self.plans.add(plan, several);
+            self.plans.add(plan, way);
         }
+        Ok(())
+    }
+
+    /// The variant and configuration that compute a query alone, if several have the same bits by them.
+    fn way(&mut self, alone: Attention) -> Result<String> {
+        self.plan(alone, None)?;
+        let plan = self.plans.first().map(|ready| &ready.plan).ok_or_else(|| Error::invalid("plan", "one", "none"))?;
+        match plan.config() {
+            None => Ok(plan.variant().to_owned()),
+            // It cuts lists of blocks by how many there are in all.
+            Some(config) if config.starts_with(CUTS) => {
+                Err(Error::unsupported("queries of one launch", format!("{config} cuts the keys of each by the others")))
+            }
+            Some(config) => Ok(format!("{}:{config}", plan.variant())),
+        }
+    }
+
+    /// The way in which queries with these blocks are computed alone, if it is one.
+    fn way_of(&mut self, op: &Attention, masks: &[Mask]) -> Result<String> {
+        let mut ways = masks.iter().map(|mask| self.way(op.clone().with_form(mask.form()))).collect::<Result<BTreeSet<String>>>()?;
+        match (ways.pop_first(), ways.is_empty()) {
+            (Some(way), true) => Ok(way),
+            _ => Err(Error::unsupported("queries of one launch", "each is computed in a way of its own")),
+        }
+    }
+
+    /// Puts the plan for `op` first, with these blocks on the device. Where it is for several queries, each is computed in the way in which one is alone.
+    fn prepare(&mut self, op: Attention, way: Option<&str>, mask: Option<Mask>) -> Result<()> {
+        self.plan(op, way)?;
         let Self { session, plans, .. } = self;
         let (Some(mask), Some(ready)) = (mask, plans.first()) else { return Ok(()) };
         // The next query has an index of its own if this one cannot be written.
@@ -221,22 +263,29 @@ impl<B: Backend> Operator<B> {
 
     /// What the answer has of the output.
     fn result(&mut self, ask: &Attend, o: &Slice<B>) -> Result<Done> {
-        let mut digest = Xxh64::default();
-        let mut bytes = Vec::new();
         if ask.wants_bytes {
-            bytes = self.session.read(o)?;
-            digest.update(&bytes);
-        } else if ask.wants_checksum {
-            let mut at = 0;
-            while let Some(left) = o.len().checked_sub(at).filter(|left| *left > 0) {
-                let piece = left.min(PIECE);
-                let part = o.sub_slice(at, piece).ok_or_else(|| outside(at, piece))?;
-                digest.update(&self.session.read(&part)?);
-                at += piece;
-            }
+            return Ok(done(ask, self.session.read(o)?.into()));
         }
-        Ok(Done { bytes, checksum: ask.wants_checksum.then(|| digest.digest()) })
+        let mut digest = Xxh64::default();
+        let mut at = 0;
+        while let Some(left) = o.len().checked_sub(at).filter(|left| ask.wants_checksum && *left > 0) {
+            let piece = left.min(PIECE);
+            let part = o.sub_slice(at, piece).ok_or_else(|| outside(at, piece))?;
+            digest.update(&self.session.read(&part)?);
+            at += piece;
+        }
+        Ok(Done { bytes: Vec::new(), checksum: ask.wants_checksum.then(|| digest.digest()) })
     }
+}
+
+/// What an answer has of an output with these bytes.
+fn done(ask: &Attend, bytes: Cow<'_, [u8]>) -> Done {
+    let checksum = ask.wants_checksum.then(|| {
+        let mut digest = Xxh64::default();
+        digest.update(&bytes);
+        digest.digest()
+    });
+    Done { bytes: if ask.wants_bytes { bytes.into_owned() } else { Vec::new() }, checksum }
 }
 
 impl<B: Backend> Operate for Operator<B> {

@@ -15,8 +15,8 @@ const MOST: usize = 32;
 pub struct Ready<D: Kernel<Attention>> {
     /// The plan.
     pub plan: Plan<Attention, D>,
-    /// Whether it is for several queries, each of which is to have the bits that it has alone: then the plan is not the one that is fastest for as many sequences.
-    several: bool,
+    /// The variant and configuration that was asked for: of a launch of several queries, each of which is to have the bits that it has alone.
+    way: Option<String>,
     /// The blocks that the device has now, and what they are on the host, if it has seen them. A region is not held by this.
     pub index: Option<(AttentionIndex<D>, Option<Mask>)>,
     /// Memory for q, k, v and o of queries that bring theirs along.
@@ -33,9 +33,9 @@ impl<D: Kernel<Attention>> Default for Plans<D> {
 }
 
 impl<D: Kernel<Attention>> Plans<D> {
-    /// Puts the shape of `op` first, if it is there for one query or for `several`.
-    pub fn find(&mut self, op: &Attention, several: bool) -> bool {
-        match self.0.iter().position(|ready| ready.several == several && ready.plan.op() == op) {
+    /// Puts the shape of `op` first, if it is there in that way.
+    pub fn find(&mut self, op: &Attention, way: Option<&str>) -> bool {
+        match self.0.iter().position(|ready| ready.way.as_deref() == way && ready.plan.op() == op) {
             Some(at) => {
                 self.0[..=at].rotate_right(1);
                 true
@@ -45,9 +45,9 @@ impl<D: Kernel<Attention>> Plans<D> {
     }
 
     /// Adds a shape in the first place; the one that was used longest ago may go.
-    pub fn add(&mut self, plan: Plan<Attention, D>, several: bool) {
+    pub fn add(&mut self, plan: Plan<Attention, D>, way: Option<&str>) {
         self.0.truncate(MOST - 1);
-        self.0.insert(0, Ready { plan, several, index: None, scratch: [const { None }; 4] });
+        self.0.insert(0, Ready { plan, way: way.map(str::to_owned), index: None, scratch: [const { None }; 4] });
     }
 
     /// The shape that was used last.

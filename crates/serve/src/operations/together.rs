@@ -1,7 +1,7 @@
 //! Which queries are one launch: those with blocks, of one shape, whose tensors lie one behind the other.
 //!
-//! A query with blocks has the bits that it has alone: no backend cuts its keys by how many others there are. Without blocks that may be, so such a query
-//! is a launch of its own.
+//! A query with blocks can have the bits that it has alone: the device that computes it tells whether its keys are cut by how many others there are.
+//! Without blocks they may be, so such a query is a launch of its own.
 
 use std::sync::Arc;
 

@@ -97,7 +97,7 @@ fn maps(number: usize) -> Blocks {
 
 /// Lists of different length, with a pattern for each of two heads.
 fn lists(number: usize) -> Blocks {
-    let columns: Vec<Vec<i32>> = (0..4).map(|row| (0..3).filter(|column| (number + row + *column as usize) % (2 + row) != 0).collect()).collect();
+    let columns: Vec<Vec<i32>> = (0..4).map(|row| (0..3).filter(|column| !(number + row + *column as usize).is_multiple_of(2 + row)).collect()).collect();
     let starts = |rows: &[Vec<i32>], from: usize| -> Vec<i32> {
         std::iter::once(from)
             .chain(rows.iter().scan(from, |at, row| {

@@ -1,4 +1,5 @@
-//! Attention of blocks gives a sequence the bits that it has alone, whatever is beside it, where the launch is computed in the same way.
+//! Attention of blocks gives a sequence the bits that it has alone, whatever is beside it, where the launch is computed in the same way. Configurations
+//! that cut lists of blocks (`split_kv`) do not promise that.
 
 use std::sync::Arc;
 
@@ -17,11 +18,11 @@ pub fn tests<B: Backend>() -> Vec<(&'static str, Test<B>)> {
 }
 
 /// Sequences of a launch.
-const SEQUENCES: u64 = 4;
-const HEADS: [u64; 2] = [4, 2];
+const SEQUENCES: u64 = 3;
+const HEADS: [u64; 2] = [2, 1];
 
 /// Queries, keys, elements of a head, and the length of a block.
-const SHAPES: [([u64; 2], u64, u32); 3] = [([200, 333], 32, 64), ([70, 1100], 64, 128), ([512, 512], 128, 64)];
+const SHAPES: [([u64; 2], u64, u32); 3] = [([100, 333], 32, 64), ([70, 600], 64, 128), ([256, 256], 128, 64)];
 
 fn beside<B: Backend>(device: &Arc<B>) -> Result<()> {
     let mut session = Session::new(device.clone())?;
@@ -42,7 +43,7 @@ fn blocks(op: &Attention, block: u32, first: u64, count: u64) -> Result<(BlockMa
     let patterns = (count * op.heads) as u32;
     let size = (q_blocks * kv_blocks) as usize;
     let start = (first * op.heads) as usize * size;
-    let bytes: Vec<u8> = (start..start + patterns as usize * size).map(|at| u8::from(noise(11, at) % 3 != 0)).collect();
+    let bytes: Vec<u8> = (start..start + patterns as usize * size).map(|at| u8::from(!noise(11, at).is_multiple_of(3))).collect();
     let (mut starts, mut columns) = (Vec::new(), Vec::new());
     for pattern in bytes.chunks(size) {
         starts.push(columns.len() as i32);
@@ -77,6 +78,10 @@ fn compare<B: Backend>(session: &mut Session<B>, alone: &Attention, block: u32) 
             Err(Error::Unsupported { .. }) => continue,
             plan => plan?,
         };
+        // Its parts are as long as is fastest for all lists together.
+        if plan.config().is_some_and(|config| config.starts_with("split_kv")) {
+            continue;
+        }
         let way = plan.config().map_or_else(|| plan.variant().to_owned(), |config| format!("{}:{config}", plan.variant()));
         drop(own);
         let mut expected = Vec::new();

@@ -3,6 +3,9 @@
 mod args;
 mod contents;
 mod speech;
+#[cfg(all(test, feature = "cpu"))]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+mod tests;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -18,7 +21,7 @@ use trifuse::model::{Encoder, EncoderOptions, Text, find};
 use trifuse::{DType, Error, Result};
 use trifuse_serve::operations::{Operate, OperationsModel, Operator};
 use trifuse_serve::queueing::ledger::Outcome as End;
-use trifuse_serve::{AdapterRoot, Config, EmbeddingModel, Keys, Models, Opened, Server};
+use trifuse_serve::{AdapterRoot, Config, EmbeddingModel, Handle, Keys, Models, Opened, Server};
 
 use super::Outcome;
 use super::adapters::Adapters;
@@ -99,23 +102,27 @@ pub fn run(args: &Args, devices: &Devices, output: &Output) -> Result<Outcome> {
     if let Some(addr) = handle.grpc_addr() {
         output.note(format_args!("gRPC is spoken on {addr}"));
     }
-    let mut lost = false;
-    while !handle.is_finished() {
-        lost |= handle.is_lost();
-        if interrupt.asked() || lost {
-            handle.drain();
-        }
-        std::thread::sleep(STEP);
-    }
+    let ended = until_ended(&handle, || interrupt.asked());
     let ledger = handle.ledger();
     let [finished, failed, cancelled, expired] = End::ALL.map(|end| ledger.ended(end));
     let served = Served { listen: handle.addr(), model: name, accepted: ledger.accepted(), finished, failed, cancelled, expired };
     handle.wait();
-    if lost {
-        return Err(Error::device("serving", "it takes no more work; start the server again"));
-    }
+    ended?;
     output.report(&served)?;
     Ok(Outcome::Right)
+}
+
+/// Waits until the server has ended, which it does once that is asked or no device is left, and what is under way is answered.
+fn until_ended(handle: &Handle, asked: impl Fn() -> bool) -> Result<()> {
+    let mut lost = false;
+    while !handle.is_finished() {
+        lost |= handle.is_lost();
+        if asked() || lost {
+            handle.drain();
+        }
+        std::thread::sleep(STEP);
+    }
+    if lost { Err(Error::device("serving", "it takes no more work; start the server again")) } else { Ok(()) }
 }
 
 /// The name by which a model is asked for: `organisation/name` as it is, of a folder its last part.
