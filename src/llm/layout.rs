@@ -12,6 +12,8 @@ use crate::session::Session;
 #[derive(Clone, Debug)]
 pub struct Layout {
     ids: Vec<i32>,
+    /// Rows whose ids lie on the device alone, in their order: the row, and the place of its id among those that were drawn last.
+    drawn: Vec<(usize, usize)>,
     pub(super) positions: Vec<i32>,
     pub(super) slots: Vec<i32>,
     /// Where the rows of each sequence begin, and where the last ones end.
@@ -33,6 +35,7 @@ impl Layout {
         let Shape { rows, sequences, pages, .. } = *shape;
         Self {
             ids: vec![0; rows],
+            drawn: Vec::new(),
             positions: vec![0; rows],
             slots: vec![-1; rows],
             starts: vec![0; sequences + 1],
@@ -41,11 +44,11 @@ impl Layout {
         }
     }
 
-    /// A step of a schedule. `sampled` has the last id of each seat.
+    /// A step of a schedule. `drawn` has each seat's place among the ids that were drawn last, which lie on the device.
     ///
     /// # Errors
-    /// A step that the shape has no room for; a seat that has no id.
-    pub fn of_step(step: &Step, shape: &Shape, sampled: &[u32]) -> Result<Self> {
+    /// A step that the shape has no room for; a seat that no id was drawn for.
+    pub fn of_step(step: &Step, shape: &Shape, drawn: &[Option<usize>]) -> Result<Self> {
         let mut all = Self::spare(shape);
         let longest = step.sequences.iter().map(|span| span.pages.len()).max().unwrap_or(0);
         let fits = step.rows.len() <= shape.rows && step.sequences.len() <= shape.sequences && longest <= shape.pages;
@@ -58,7 +61,11 @@ impl Layout {
         for (at, row) in step.rows.iter().enumerate() {
             let id = match row.token {
                 Token::Known(id) => id,
-                Token::Sampled(seat) => *sampled.get(seat as usize).ok_or_else(|| Error::invalid("step", "seats that a token was drawn for", seat))?,
+                Token::Sampled(seat) => {
+                    let place = drawn.get(seat as usize).copied().flatten();
+                    all.drawn.push((at, place.ok_or_else(|| Error::invalid("step", "seats that a token was drawn for", seat))?));
+                    0
+                }
             };
             (all.ids[at], all.positions[at], all.slots[at]) = (word(id as usize)?, word(row.position as usize)?, word(row.slot as usize)?);
         }
@@ -101,6 +108,18 @@ impl Layout {
         TokenAdapters::new(&self.ids, vocabulary)
     }
 
+    /// Rows side by side whose ids were drawn side by side: the first row, the place of its id, and how many there are.
+    pub fn runs(&self) -> Vec<[usize; 3]> {
+        let mut runs: Vec<[usize; 3]> = Vec::new();
+        for &(row, place) in &self.drawn {
+            match runs.last_mut() {
+                Some([first, from, count]) if *first + *count == row && *from + *count == place => *count += 1,
+                _ => runs.push([row, place, 1]),
+            }
+        }
+        runs
+    }
+
     /// The pages of sequences with as many rows each.
     ///
     /// # Errors
@@ -126,5 +145,27 @@ impl Layout {
             Queries::Even => Ok(AttentionIndex::Paged(session.index(&self.even(shape, pools)?)?)),
             Queries::Ragged { most } => Ok(AttentionIndex::RaggedPaged(session.index(&self.ragged(shape, most, pools)?)?)),
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::llm::step::Row;
+
+    #[test]
+    fn ids_on_the_device_are_taken_in_runs() {
+        let row = |token| Row { token, position: 0, slot: 0, adapter: None };
+        // The request of seat 1 has ended, and another one has come to its seat.
+        let tokens = [Token::Sampled(0), Token::Sampled(2), Token::Sampled(3), Token::Known(9), Token::Sampled(5), Token::Sampled(4)];
+        let step = Step { rows: tokens.map(row).to_vec(), ..Step::default() };
+        let shape = Shape { rows: 8, sequences: 8, queries: Queries::Even, pages: 1 };
+        let places = [Some(0), Some(1), Some(2), Some(3), Some(4), Some(5)];
+        let layout = Layout::of_step(&step, &shape, &places).unwrap();
+        assert_eq!(layout.runs(), [[0, 0, 1], [1, 2, 2], [4, 5, 1], [5, 4, 1]]);
+        assert_eq!(layout.ids, [0, 0, 0, 9, 0, 0, 0, 0]);
+        assert!(Layout::of_step(&step, &shape, &[None; 6]).unwrap_err().to_string().contains("drawn for"));
+        assert_eq!(Layout::spare(&shape).runs(), [[0; 3]; 0]);
     }
 }

@@ -1,4 +1,4 @@
-//! The engine: what it holds, who comes and goes, and the order of a step.
+//! The engine: what it holds, and who comes and goes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::adapted::Adapted;
 use super::buckets::{Buckets, FEW};
+use super::flight::Flight;
 use super::gather::Gather;
 use super::options::{EngineOptions, Request};
-use super::output::Output;
 use super::sampler::Draws;
 use crate::adapters::encoded::EncodedAdapter;
 use crate::adapters::engine::{AdapterId, AdapterSource, EngineOptions as AdapterOptions};
 use crate::backend::Backend;
+use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::{Error, Result, ensure};
 use crate::llm::cache::Digest;
@@ -23,7 +24,7 @@ use crate::llm::model::Model;
 use crate::llm::plans::Arena;
 use crate::llm::pools::Pools;
 use crate::llm::sample::{Choice, SamplingParams};
-use crate::llm::schedule::{self, Finish, Finished, Options, Plan, Sampled, Scheduler, Usage};
+use crate::llm::schedule::{self, Finish, Finished, Options, Plan, Scheduler, Usage};
 use crate::llm::shape::PoolShape;
 use crate::llm::step::RequestId;
 
@@ -62,15 +63,25 @@ pub struct Engine<D: Backend> {
     pub(super) most: [usize; 3],
     pub(super) context: usize,
     pub(super) invariant: bool,
+    /// Whether a step may be launched before the tokens of the one before it are read.
+    pub(super) ahead: bool,
     pub(super) live: HashMap<RequestId, Live>,
-    pub(super) plan: Plan,
+    /// The step in the device's queue whose tokens are not read.
+    pub(super) flight: Option<Flight<D>>,
+    /// A plan that is done with, for its memory.
+    pub(super) spare: Plan,
+    /// Whether the last plan asked for adapters.
+    pub(super) loading: bool,
+    pub(super) steps_ahead: u64,
     pub(super) finished: Vec<Finished>,
     /// What the last step told of prompts.
     pub(super) read: Vec<(RequestId, Vec<Choice>)>,
     /// Why requests failed that are to be told as ended.
     pub(super) errors: HashMap<RequestId, String>,
-    /// The last id of each seat.
-    pub(super) seats: Vec<u32>,
+    /// Where the token of each seat is among the ids that were drawn last.
+    pub(super) seats: Vec<Option<usize>>,
+    /// The ids that were drawn last, on the device.
+    pub(super) last: Option<Slice<D>>,
 }
 
 impl<D: Backend> Engine<D> {
@@ -104,7 +115,8 @@ impl<D: Backend> Engine<D> {
         let [rows, seats] = [options.budget, options.seats as usize].map(|count| count.next_multiple_of(FEW));
         let heads = HEAD_ROWS.min(seats);
         let arena = Arena::new(session, &config, dtype, [rows, heads], split)?;
-        let page = options.page_of(config.kv_heads, session.device().hints());
+        let hints = session.device().hints();
+        let (page, ahead) = (options.page_of(config.kv_heads, hints), options.ahead.unwrap_or(hints.beside_host));
         let page_bytes = Pools::<D>::token_bytes(&config, dtype) * u64::from(page);
         let context_pages = (context as u64).div_ceil(page.into());
         let half = session.caps().memory_bytes.map_or(CACHE_BYTES, |bytes| bytes / 2);
@@ -136,12 +148,17 @@ impl<D: Backend> Engine<D> {
             most,
             context,
             invariant: options.invariant,
+            ahead,
             live: HashMap::new(),
-            plan: Plan::default(),
+            flight: None,
+            spare: Plan::default(),
+            loading: false,
+            steps_ahead: 0,
             finished: Vec::new(),
             read: Vec::new(),
             errors: HashMap::new(),
-            seats: vec![0; options.seats as usize],
+            seats: vec![None; options.seats as usize],
+            last: None,
         })
     }
 
@@ -177,12 +194,17 @@ impl<D: Backend> Engine<D> {
 
     /// Whether the last plan asked for adapters: the next step may go on with them.
     pub fn is_loading(&self) -> bool {
-        !self.plan.loads.is_empty()
+        self.loading
     }
 
     /// How many times plans of a step's shape were made. It stays equal where all shapes were met.
     pub fn plans_made(&self) -> u64 {
         self.buckets.made
+    }
+
+    /// How many steps were launched before the tokens of the step before were read.
+    pub fn steps_ahead(&self) -> u64 {
+        self.steps_ahead
     }
 
     /// Puts a request last in the queue.
@@ -251,7 +273,7 @@ impl<D: Backend> Engine<D> {
     }
 
     /// Forgets a request that has ended.
-    fn forget(&mut self, request: RequestId) {
+    pub(super) fn forget(&mut self, request: RequestId) {
         let adapter = self.live.remove(&request).and_then(|live| live.adapter);
         if let (Some(adapter), Some(adapted)) = (adapter, &mut self.adapted) {
             adapted.release(adapter);
@@ -265,93 +287,8 @@ impl<D: Backend> Engine<D> {
     pub fn finish(&mut self, request: RequestId, reason: Finish) -> Result<Option<Finished>> {
         let finished = self.scheduler.finish(request, reason)?;
         self.forget(request);
+        self.ground()?;
         Ok(finished)
-    }
-
-    /// Plans and computes one step, and adds what was drawn and what has ended to `outputs`. False where there was nothing to compute.
-    ///
-    /// `now` is a time in any unit, which deadlines share.
-    ///
-    /// # Errors
-    /// A device that fails: the requests of the step have then ended, and `outputs` says so. The others go on in the next step.
-    pub fn step(&mut self, now: u64, outputs: &mut Vec<Output>) -> Result<bool> {
-        self.finished.clear();
-        self.read.clear();
-        self.scheduler.plan(now, &mut self.plan, &mut self.finished)?;
-        self.load()?;
-        let number = self.plan.number;
-        if number == 0 {
-            self.end(outputs);
-            return Ok(false);
-        }
-        let computed = self.compute();
-        let mut drawn = Vec::new();
-        let failed = match computed {
-            Ok(choices) => {
-                for (request, choice) in choices {
-                    match choice {
-                        Ok(choice) => drawn.push((request, choice)),
-                        Err(error) => self.fail(request, &error)?,
-                    }
-                }
-                None
-            }
-            Err(error) => {
-                let spans: Vec<RequestId> = self.plan.step.sequences.iter().map(|span| span.request).collect();
-                spans.into_iter().try_for_each(|request| self.fail(request, &error))?;
-                self.scheduler.forget_prefixes();
-                Some(error)
-            }
-        };
-        let sampled: Vec<Sampled> = drawn.iter().map(|(request, choice)| Sampled { request: *request, token: choice.token }).collect();
-        self.scheduler.report(number, &sampled, &mut self.finished)?;
-        let read = self.read.drain(..).filter(|(request, _)| self.live.contains_key(request));
-        outputs.extend(read.map(|(request, choices)| Output::Prompt { request, choices }));
-        for (request, choice) in drawn {
-            if let Some(live) = self.live.get_mut(&request) {
-                live.tokens.push(choice.token);
-                outputs.push(Output::Token { request, choice });
-            }
-        }
-        self.end(outputs);
-        failed.map_or(Ok(true), Err)
-    }
-
-    /// Puts the adapters on the device that the plan asks for.
-    fn load(&mut self) -> Result<()> {
-        let Some(adapted) = &mut self.adapted else { return Ok(()) };
-        for load in &self.plan.loads {
-            match adapted.load(&mut self.model.session, load) {
-                Ok(()) => self.scheduler.adapter_loaded(load.adapter)?,
-                Err(error) => {
-                    let before = self.finished.len();
-                    self.scheduler.adapter_failed(load.adapter, &mut self.finished)?;
-                    let why = error.to_string();
-                    self.errors.extend(self.finished[before..].iter().map(|finished| (finished.request, why.clone())));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Ends a request because of an error.
-    fn fail(&mut self, request: RequestId, error: &Error) -> Result<()> {
-        if let Some(finished) = self.scheduler.finish(request, Finish::Error)? {
-            self.finished.push(finished);
-            self.errors.insert(request, error.to_string());
-        }
-        Ok(())
-    }
-
-    /// Tells of the requests that have ended.
-    fn end(&mut self, outputs: &mut Vec<Output>) {
-        let mut finished = std::mem::take(&mut self.finished);
-        for finished in finished.drain(..) {
-            self.forget(finished.request);
-            outputs.push(Output::Ended { finished, error: self.errors.remove(&finished.request) });
-        }
-        // For its memory.
-        self.finished = finished;
     }
 }
 

@@ -1,41 +1,49 @@
-//! A step on the device: from its rows to the tokens that are drawn.
+//! A step on the device: from its rows to the tokens that are drawn, in two parts, between which the next step may be launched.
 
 use std::collections::hash_map::Entry;
 
 use super::batching::Engine;
 use super::buckets::{Bucket, FEW, shape};
-use super::draw::Want;
+use super::draw::is_free;
+use super::flight::{Want, Work};
 use super::gather::Gather;
+use super::masks::Masks;
 use crate::backend::Backend;
 use crate::device::Slice;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::llm::deltas::Deltas;
 use crate::llm::forward::Pass;
 use crate::llm::head::Head;
 use crate::llm::layout::Layout;
 use crate::llm::part::part;
 use crate::llm::sample::Choice;
-use crate::llm::step::RequestId;
+use crate::llm::schedule::Plan;
+use crate::llm::step::{RequestId, SampleRow, Step};
 use crate::ops::index::TokenAdapters;
 use crate::ops::pointwise::Kind;
 use crate::ops::{Pointwise, PointwiseArgs};
 use crate::session::Session;
 
 impl<D: Backend> Engine<D> {
-    /// Computes the plan's step, and draws the tokens that it asks for. What is wrong with one row is that row's own error.
-    pub(super) fn compute(&mut self) -> Result<Vec<(RequestId, Result<Choice>)>> {
-        let shape = shape(&self.plan.step, self.most, self.invariant);
-        let layout = Layout::of_step(&self.plan.step, &shape, &self.seats)?;
-        let with = self.plan.step.rows.iter().any(|row| row.adapter.is_some());
+    /// Puts a plan's step into the device's queue, with the draws of its tokens where the host has no part in them.
+    pub(super) fn launch(&mut self, plan: &Plan) -> Result<Work<D>> {
+        let step = &plan.step;
+        let shape = shape(step, self.most, self.invariant);
+        let layout = Layout::of_step(step, &shape, &self.seats)?;
+        let with = step.rows.iter().any(|row| row.adapter.is_some());
         let (config, dtype, pools) = (&self.model.config, self.model.dtype, self.pools.shape);
         let session = &mut self.model.session;
         let bucket = self.buckets.get(session, config, dtype, shape, (pools, self.adapted.is_some()))?;
         bucket.plans.write(session, &layout, &self.arena, config.vocabulary, pools)?;
+        for [row, from, count] in layout.runs() {
+            let last = self.last.as_ref().ok_or_else(|| Error::invalid("step", "ids that were drawn on the device", "none"))?;
+            session.copy_ids(&part(last, 4 * from as u64, 4 * count as u64)?, &bucket.plans.ids, row)?;
+        }
         if let (true, Some(adapted)) = (with, &mut self.adapted) {
-            adapted.write(session, &self.plan.step.rows, shape.rows)?;
+            adapted.write(session, &step.rows, shape.rows)?;
         }
         // Where each sequence has one row, nearly all are drawn from.
-        let one_each = self.plan.step.rows.len() == self.plan.step.sequences.len();
+        let one_each = step.rows.len() == step.sequences.len();
         let all = one_each && shape.rows <= self.arena.heads;
         if all && !self.heads.contains_key(&shape.rows) {
             self.heads.insert(shape.rows, Head::new(session, config, dtype, shape.rows)?);
@@ -65,22 +73,52 @@ impl<D: Backend> Engine<D> {
                 warm[usize::from(with)] = true;
             }
         }
+        if !self.ahead || step.sample.len() > self.arena.heads || !self.is_free(step) {
+            return Ok(Work::States(shape.rows, all));
+        }
+        let mut wants = wants(&step.sample);
+        let rows = match (wants.is_empty(), all) {
+            (true, _) => 0,
+            (false, true) => shape.rows,
+            (false, false) => self.side_by_side(&mut wants, shape.rows)?,
+        };
+        let drawn = self.begin_draw(&wants, rows, &[], true)?;
+        Ok(Work::Drawn(wants, rows, drawn))
+    }
+
+    /// Whether the host has no part in a step: it draws none of the tokens, rules none, and tells of no prompt's.
+    fn is_free(&self, step: &Step) -> bool {
+        let told = step.sequences.iter().filter_map(|span| self.live.get(&span.request)).any(|live| live.prompt_logprobs.is_some());
+        !told && step.sample.iter().filter_map(|sample| self.live.get(&sample.request)).all(is_free)
+    }
+
+    /// The tokens of a step that was launched. Blocks. What is wrong with one row is that row's own error.
+    pub(super) fn tokens(&mut self, plan: &Plan, work: Work<D>) -> Result<Vec<(RequestId, Result<Choice>)>> {
+        let (rows, all) = match work {
+            Work::Drawn(wants, rows, drawn) => return self.chosen(&wants, rows, drawn.as_ref(), Masks::default()),
+            Work::States(rows, all) => (rows, all),
+        };
+        let step = &plan.step;
         if all {
-            let wants: Vec<Want> = self.plan.step.sample.iter().map(|sample| Want { sample: *sample, row: sample.row }).collect();
-            let drawn = self.draw(&wants, shape.rows)?;
-            self.prompts(shape.rows)?;
+            let drawn = self.draw(&wants(&step.sample), rows)?;
+            self.prompts(step, rows)?;
             return Ok(drawn);
         }
-        self.prompts(shape.rows)?;
-        let samples = self.plan.step.sample.clone();
-        let mut drawn = Vec::with_capacity(samples.len());
-        for some in samples.chunks(self.arena.heads) {
-            let rows: Vec<usize> = some.iter().map(|sample| sample.row).collect();
-            let count = self.logits_of(&rows, shape.rows)?;
-            let wants: Vec<Want> = some.iter().enumerate().map(|(row, sample)| Want { sample: *sample, row }).collect();
+        self.prompts(step, rows)?;
+        let mut drawn = Vec::with_capacity(step.sample.len());
+        for some in step.sample.chunks(self.arena.heads) {
+            let mut wants = wants(some);
+            let count = self.side_by_side(&mut wants, rows)?;
             drawn.extend(self.draw(&wants, count)?);
         }
         Ok(drawn)
+    }
+
+    /// Computes the logits of the rows of `wants` alone, of a pass of `of` rows, and says how many there are then. Each want has its row among them.
+    fn side_by_side(&mut self, wants: &mut [Want], of: usize) -> Result<usize> {
+        let rows: Vec<usize> = wants.iter().map(|want| want.row).collect();
+        wants.iter_mut().enumerate().for_each(|(row, want)| want.row = row);
+        self.logits_of(&rows, of)
     }
 
     /// Computes the logits of some rows of a pass of `of` rows, and says how many rows of logits there are then, spare ones included.
@@ -110,4 +148,9 @@ impl<D: Backend> Engine<D> {
         head.run(session, &self.model.weights, &self.arena, &to)?;
         Ok(count)
     }
+}
+
+/// A token to draw for each of `samples`, from the logits of its own row.
+fn wants(samples: &[SampleRow]) -> Vec<Want> {
+    samples.iter().map(|sample| Want { sample: *sample, row: sample.row }).collect()
 }

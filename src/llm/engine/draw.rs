@@ -1,24 +1,27 @@
 //! The tokens that a step draws: on the device where a request's parameters allow it, else on the host.
 
-use super::batching::Engine;
+use super::batching::{Engine, Live};
+use super::flight::Want;
+use super::masks::Masks;
+use super::sampler::Drawn;
 use crate::backend::Backend;
+use crate::device::Slice;
 use crate::error::{Error, Result};
 use crate::llm::model::read;
 use crate::llm::part::part;
 use crate::llm::sample::{Choice, History, SamplingParams, sample};
-use crate::llm::step::{RequestId, SampleRow};
+use crate::llm::step::RequestId;
 use crate::ops::Sample;
 use crate::ops::sample::RowParams;
-
-/// A token to draw, and the row of the logits that it is drawn from.
-pub struct Want {
-    pub sample: SampleRow,
-    pub row: usize,
-}
 
 /// Whether the device draws such a token. It does not know the tokens before, and tells of no others.
 fn on_device(sampling: &SamplingParams) -> bool {
     !sampling.has_penalties() && sampling.bias.is_empty() && sampling.top == 0
+}
+
+/// Whether the host needs nothing of a request's token before its next one is computed.
+pub fn is_free(live: &Live) -> bool {
+    on_device(&live.sampling) && live.rule.is_none()
 }
 
 /// Why no token of a row may be drawn.
@@ -30,11 +33,14 @@ fn nothing(ruled: bool) -> Error {
 impl<D: Backend> Engine<D> {
     /// Draws tokens from the arena's logits, of which `rows` rows were computed.
     pub(super) fn draw(&mut self, wants: &[Want], rows: usize) -> Result<Vec<(RequestId, Result<Choice>)>> {
-        let mut masks = self.masks(wants, rows);
-        let vocabulary = u64::from(self.model.config.vocabulary);
-        let (dtype, session) = (self.model.dtype, &mut self.model.session);
-        let row_bytes = vocabulary * dtype.size();
-        let logits = part(&self.arena.logits, 0, rows as u64 * row_bytes)?;
+        let masks = self.masks(wants, rows);
+        let drawn = self.begin_draw(wants, rows, &masks.bits, false)?;
+        self.chosen(wants, rows, drawn.as_ref(), masks)
+    }
+
+    /// Puts the draws of those tokens into the queue that the device draws; none where it draws none. `later` says that other work may follow before
+    /// they are read.
+    pub(super) fn begin_draw(&mut self, wants: &[Want], rows: usize, mask: &[u32], later: bool) -> Result<Option<Drawn<D>>> {
         let mut params = vec![RowParams::greedy(); rows];
         let mut device = false;
         for want in wants {
@@ -42,12 +48,35 @@ impl<D: Backend> Engine<D> {
             params[want.row] = live.sampling.row(want.sample.position);
             device = true;
         }
-        let op = Sample::new(rows as u64, vocabulary).with_dtype(dtype);
-        let found = if device { self.draws.run(session, op, &logits, &params, &masks.bits)? } else { Vec::new() };
+        if !device {
+            return Ok(None);
+        }
+        let vocabulary = u64::from(self.model.config.vocabulary);
+        let op = Sample::new(rows as u64, vocabulary).with_dtype(self.model.dtype);
+        let logits = self.logits(rows)?;
+        let drawn = self.draws.run(&mut self.model.session, op, &logits, &params, mask, later)?;
+        if later {
+            wants.iter().for_each(|want| self.seats[want.sample.seat as usize] = Some(want.row));
+            self.last = Some(drawn.ids.clone());
+        }
+        Ok(Some(drawn))
+    }
+
+    /// The first rows of the arena's logits.
+    fn logits(&self, rows: usize) -> Result<Slice<D>> {
+        part(&self.arena.logits, 0, rows as u64 * u64::from(self.model.config.vocabulary) * self.model.dtype.size())
+    }
+
+    /// The tokens of `wants`: those that the device drew, and those that are drawn now from the arena's logits.
+    pub(super) fn chosen(&mut self, wants: &[Want], rows: usize, device: Option<&Drawn<D>>, mut masks: Masks) -> Result<Vec<(RequestId, Result<Choice>)>> {
+        let logits = self.logits(rows)?;
+        let row_bytes = logits.len() / rows.max(1) as u64;
+        let (dtype, session) = (self.model.dtype, &mut self.model.session);
+        let found = device.map_or_else(|| Ok(Vec::new()), |device| device.read(session))?;
         let mut drawn = Vec::with_capacity(wants.len());
         for want in wants {
             let request = want.sample.request;
-            // A request that was given up since the plan was made has no parameters any more; its token is dropped.
+            // A request that has ended since the plan was made has no parameters any more; its token is dropped.
             let Some(live) = self.live.get_mut(&request) else { continue };
             let ruled = live.rule.is_some();
             let choice = if let Some(error) = masks.failed.remove(&request) {
@@ -65,9 +94,6 @@ impl<D: Backend> Engine<D> {
                 Some(rule) => rule.push(choice.token).map(|()| choice),
                 None => Ok(choice),
             });
-            if let Ok(choice) = &choice {
-                self.seats[want.sample.seat as usize] = choice.token;
-            }
             drawn.push((request, choice));
         }
         Ok(drawn)

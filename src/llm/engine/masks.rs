@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::batching::Engine;
-use super::draw::Want;
+use super::flight::Want;
 use crate::backend::Backend;
 use crate::error::Error;
 use crate::llm::grammar::Rule;
@@ -13,6 +13,7 @@ use crate::llm::step::RequestId;
 const ON_A_THREAD: usize = 4;
 
 /// A row of bits for each row of logits.
+#[derive(Default)]
 pub struct Masks {
     /// Words of a row.
     pub words: usize,
@@ -33,7 +34,7 @@ impl<D: Backend> Engine<D> {
     /// Works out the masks of `rows` rows of logits, on as many threads as there are cores where there are many. The device computes meanwhile.
     pub(super) fn masks(&mut self, wants: &[Want], rows: usize) -> Masks {
         let words = (self.model.config().vocabulary as usize).div_ceil(32);
-        let mut masks = Masks { words, bits: Vec::new(), failed: HashMap::new() };
+        let mut masks = Masks { words, ..Masks::default() };
         let places: HashMap<RequestId, usize> = wants.iter().map(|want| (want.sample.request, want.row)).collect();
         let ruled = self.live.iter_mut().filter_map(|(request, live)| Some((*request, *places.get(request)?, live.rule.as_mut()?)));
         let mut ruled: Vec<(RequestId, usize, &mut Box<dyn Rule>)> = ruled.collect();

@@ -31,6 +31,9 @@ pub struct EngineOptions {
     /// at least and one form of attention, so that no sum takes another order where there are few rows. It holds on `cpu` and `wgpu`; on `cuda`
     /// some kernels still sum in an order that the rows of a step decide. Where it is false, bits may differ, and the least steps are faster.
     pub invariant: bool,
+    /// Whether a step is planned and launched before the tokens of the one before it are read, where the host has no part in between; `None` is where the
+    /// device says that it works beside the host. An answer that ends by a stop token then costs the next step a row.
+    pub ahead: Option<bool>,
     /// The most adapters that running requests may have at once; 64.
     pub adapters: u32,
     /// Adapters that device memory is kept free for beyond those of the source; 0. Adding as many, of forms that are there, captures no graph anew.
@@ -39,7 +42,7 @@ pub struct EngineOptions {
 
 impl Default for EngineOptions {
     fn default() -> Self {
-        Self { page: None, cache_bytes: None, context: None, seats: 64, budget: 512, invariant: false, adapters: 64, reserve: 0 }
+        Self { page: None, cache_bytes: None, context: None, seats: 64, budget: 512, invariant: false, ahead: None, adapters: 64, reserve: 0 }
     }
 }
 
@@ -51,6 +54,7 @@ impl EngineOptions {
         with_seats: seats = u32;
         with_budget: budget = usize;
         with_invariant: invariant = bool;
+        with_ahead: ahead <- Option<bool>;
         with_adapters: adapters = u32;
         with_reserve: reserve = u32;
     }

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::llm::model::read;
 use crate::llm::part::part;
 use crate::llm::sample::{Choice, describe};
-use crate::llm::step::RequestId;
+use crate::llm::step::{RequestId, Step};
 
 /// A row of a step whose logits tell of the token behind it.
 struct Asked {
@@ -22,16 +22,16 @@ struct Asked {
 }
 
 impl<D: Backend> Engine<D> {
-    /// Works out what the step's rows tell of the prompts' tokens behind them, from the states of a pass of `of` rows. What was told before, as of a
+    /// Works out what a step's rows tell of the prompts' tokens behind them, from the states of a pass of `of` rows. What was told before, as of a
     /// request that was preempted, is not told again.
-    pub(super) fn prompts(&mut self, of: usize) -> Result<()> {
+    pub(super) fn prompts(&mut self, step: &Step, of: usize) -> Result<()> {
         let mut asked: Vec<Asked> = Vec::new();
-        for span in &self.plan.step.sequences {
+        for span in &step.sequences {
             let Some(live) = self.live.get_mut(&span.request) else { continue };
             let Some(top) = live.prompt_logprobs else { continue };
             let Range { start, end } = span.rows.clone();
             for row in start..end {
-                let place = self.plan.step.rows[row].position as usize + 1;
+                let place = step.rows[row].position as usize + 1;
                 if place < live.prompt && place > live.told {
                     live.told = place;
                     asked.push(Asked { row, request: span.request, token: live.tokens[place], top: top as usize });

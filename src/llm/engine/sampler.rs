@@ -1,4 +1,4 @@
-//! The device's sampler, and its memory.
+//! The device's sampler, its memory, and what it has drawn.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::llm::part::part;
 use crate::ops::sample::RowParams;
 use crate::ops::{Sample, SampleArgs};
-use crate::session::{Plan, Session};
+use crate::session::{Event, Plan, Session};
 
 /// The sampler on the device, for each number of rows.
 pub struct Draws<D: Backend> {
@@ -23,6 +23,30 @@ struct Draw<D: Backend> {
     mask: Option<Slice<D>>,
     /// Ids, and behind them the logarithms of their probabilities.
     drawn: Slice<D>,
+    /// Where they are copied on the host, in turn, where they may be read while later work runs.
+    hosts: Option<[Slice<D>; 2]>,
+    turn: bool,
+}
+
+/// Tokens that are drawn once the device comes to it.
+pub struct Drawn<D: Backend> {
+    /// The ids, on the device.
+    pub ids: Slice<D>,
+    /// Where ids and logarithms are read, and after which moment; none where nothing follows before they are read.
+    words: Slice<D>,
+    after: Option<Event<D>>,
+}
+
+impl<D: Backend> Drawn<D> {
+    /// The ids, and the logarithms of their probabilities. Blocks.
+    pub fn read(&self, session: &mut Session<D>) -> Result<Vec<(i32, f32)>> {
+        let words: Vec<u32> = match &self.after {
+            Some(event) => session.read_after(event, &self.words)?,
+            None => session.download(&self.words)?,
+        };
+        let (ids, logarithms) = words.split_at(words.len() / 2);
+        Ok(ids.iter().zip(logarithms).map(|(&id, &logarithm)| (id as i32, f32::from_bits(logarithm))).collect())
+    }
 }
 
 impl<D: Backend> Default for Draws<D> {
@@ -32,18 +56,18 @@ impl<D: Backend> Default for Draws<D> {
 }
 
 impl<D: Backend> Draws<D> {
-    /// Draws from every row of `logits`, of which there is one for each of `params`: ids, and the logarithms of their probabilities. Where `mask` is not
-    /// empty it has a row of bits for each.
+    /// Draws from every row of `logits`, of which there is one for each of `params`. Where `mask` is not empty it has a row of bits for each. `later`
+    /// says that other work may follow before what was drawn is read.
     ///
     /// # Errors
     /// A backend without a sampler; no device memory; a device that fails.
-    pub fn run(&mut self, session: &mut Session<D>, op: Sample, logits: &Slice<D>, params: &[RowParams], mask: &[u32]) -> Result<Vec<(i32, f32)>> {
+    pub fn run(&mut self, session: &mut Session<D>, op: Sample, logits: &Slice<D>, params: &[RowParams], mask: &[u32], later: bool) -> Result<Drawn<D>> {
         let op = op.with_mask(!mask.is_empty());
         let draw = match self.all.entry((params.len(), op.mask)) {
             Entry::Occupied(there) => there.into_mut(),
             Entry::Vacant(room) => room.insert(Draw::new(session, op)?),
         };
-        draw.run(session, logits, params, mask)
+        draw.run(session, logits, params, mask, later)
     }
 }
 
@@ -51,20 +75,28 @@ impl<D: Backend> Draw<D> {
     fn new(session: &Session<D>, op: Sample) -> Result<Self> {
         let rows = op.rows;
         let mask = if op.mask { Some(session.alloc(rows * op.mask_words() * 4)?) } else { None };
-        Ok(Self { plan: session.plan(op)?, params: session.alloc(rows * size_of::<RowParams>() as u64)?, mask, drawn: session.alloc(rows * 8)? })
+        let (params, drawn) = (session.alloc(rows * size_of::<RowParams>() as u64)?, session.alloc(rows * 8)?);
+        Ok(Self { plan: session.plan(op)?, params, mask, drawn, hosts: None, turn: false })
     }
 
-    /// Draws from every row: ids, and the logarithms of their probabilities.
-    fn run(&self, session: &mut Session<D>, logits: &Slice<D>, params: &[RowParams], mask: &[u32]) -> Result<Vec<(i32, f32)>> {
-        let rows = params.len();
+    fn run(&mut self, session: &mut Session<D>, logits: &Slice<D>, params: &[RowParams], mask: &[u32], later: bool) -> Result<Drawn<D>> {
+        let rows = params.len() as u64;
         session.write(&self.params, bytemuck::cast_slice(params))?;
         if let Some(own) = &self.mask {
             session.write(own, bytemuck::cast_slice(mask))?;
         }
-        let (ids, log_probability) = (part(&self.drawn, 0, rows as u64 * 4)?, part(&self.drawn, rows as u64 * 4, rows as u64 * 4)?);
-        session.run(&self.plan, &SampleArgs::new(logits.clone(), self.params.clone(), ids, log_probability).with_mask(self.mask.clone()))?;
-        let words: Vec<u32> = session.download(&self.drawn)?;
-        let (ids, logarithms) = words.split_at(rows);
-        Ok(ids.iter().zip(logarithms).map(|(&id, &logarithm)| (id as i32, f32::from_bits(logarithm))).collect())
+        let (ids, log_probability) = (part(&self.drawn, 0, rows * 4)?, part(&self.drawn, rows * 4, rows * 4)?);
+        session.run(&self.plan, &SampleArgs::new(logits.clone(), self.params.clone(), ids.clone(), log_probability).with_mask(self.mask.clone()))?;
+        if !later {
+            return Ok(Drawn { ids, words: self.drawn.clone(), after: None });
+        }
+        let hosts = match &self.hosts {
+            Some(hosts) => hosts,
+            None => self.hosts.insert([session.alloc_host(rows * 8)?, session.alloc_host(rows * 8)?]),
+        };
+        let words = hosts[usize::from(self.turn)].clone();
+        self.turn = !self.turn;
+        session.copy(&self.drawn, &words)?;
+        Ok(Drawn { ids, words, after: Some(session.record_event()?) })
     }
 }

@@ -147,7 +147,7 @@ pub fn serve<D: Backend>(engine: &mut Engine<D>, arrivals: &[Arrival]) -> Vec<An
 }
 
 /// Requests of 1 to `longest` tokens, with adapters or without, greedy and drawn, that come one after the other.
-fn requests(count: usize, longest: usize, adapted: bool, seed: u64) -> Vec<Arrival> {
+pub fn requests(count: usize, longest: usize, adapted: bool, seed: u64) -> Vec<Arrival> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let one = |number: usize| {
         let length = random.random_range(1..=longest);

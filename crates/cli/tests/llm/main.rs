@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod adapted;
+mod ahead;
 #[path = "../backends/mod.rs"]
 mod backends;
 #[cfg(all(unix, feature = "serve"))]
@@ -74,6 +75,7 @@ impl Visit for Collect {
             golden::trials(&device),
             tiny::trials(&device),
             engine::trials(&device),
+            ahead::trials(&device),
             coming::trials(&device),
             ruled::trials(&device),
             told::trials(&device),
