@@ -15,7 +15,11 @@ pub trait Element: bytemuck::Pod + Send + Sync {
     fn widen(src: &[Self], dst: &mut [f32]) {
         vectorised(
             #[inline(always)]
-            || dst.iter_mut().zip(src).for_each(|(wide, narrow)| *wide = narrow.value()),
+            || {
+                for i in 0..dst.len().min(src.len()) {
+                    dst[i] = src[i].value();
+                }
+            },
         );
     }
     /// The elements in place, where they are f32 and need no widening.
