@@ -12,6 +12,7 @@ pub trait Element: bytemuck::Pod + Send + Sync {
     /// Rounds `src` to nearest, ties to even, into `dst` of the same length.
     fn narrow(src: &[f32], dst: &mut [Self]);
     /// Widens `src` exactly into `dst` of the same length.
+    #[allow(clippy::needless_range_loop, reason = "a zip is a call where the library's iterators are not inlined")]
     fn widen(src: &[Self], dst: &mut [f32]) {
         vectorised(
             #[inline(always)]

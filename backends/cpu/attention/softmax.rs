@@ -66,6 +66,7 @@ fn larger(a: f32, b: f32) -> f32 {
 }
 
 #[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "a zip is a call where the library's iterators are not inlined")]
 fn largest(values: &[f32]) -> f32 {
     let mut partial = [f32::NEG_INFINITY; 8];
     let (chunks, rest) = values.as_chunks::<8>();
