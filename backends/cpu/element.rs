@@ -12,10 +12,15 @@ pub trait Element: bytemuck::Pod + Send + Sync {
     /// Rounds `src` to nearest, ties to even, into `dst` of the same length.
     fn narrow(src: &[f32], dst: &mut [Self]);
     /// Widens `src` exactly into `dst` of the same length.
+    #[allow(clippy::needless_range_loop, reason = "a zip is a call where the library's iterators are not inlined")]
     fn widen(src: &[Self], dst: &mut [f32]) {
         vectorised(
             #[inline(always)]
-            || dst.iter_mut().zip(src).for_each(|(wide, narrow)| *wide = narrow.value()),
+            || {
+                for i in 0..dst.len().min(src.len()) {
+                    dst[i] = src[i].value();
+                }
+            },
         );
     }
     /// The elements in place, where they are f32 and need no widening.

@@ -1,5 +1,8 @@
 //! Products with a few rows on the left. Every value on the right is used too seldom to pay for packing, and is streamed once from where it
 //! lies.
+//!
+//! Loops count, and do not zip. A step of an innermost one is a few instructions, and where the library's iterators are not inlined it would call.
+#![allow(clippy::needless_range_loop, reason = "see above")]
 
 use pulp::{Simd, WithSimd};
 
@@ -51,7 +54,8 @@ pub unsafe fn dots<B: Element>([m, n, k]: [usize; 3], dst: (*mut f32, usize), ac
         let places = unsafe { all.below(i) };
         i += match m - i {
             1 => arch.dispatch(Dots::<B, 1>(places)),
-            2 | 3 => arch.dispatch(Dots::<B, 2>(places)),
+            2 => arch.dispatch(Dots::<B, 2>(places)),
+            3 => arch.dispatch(Dots::<B, 3>(places)),
             _ => arch.dispatch(Dots::<B, 4>(places)),
         };
     }
@@ -102,8 +106,8 @@ impl<B> Places<B> {
     }
 }
 
-/// Values of a column that are widened at a time: whole registers of any width, many times over, that stay in L1.
-const WIDENED: usize = 512;
+/// Room for as many values as [`WAYS`] registers of any width hold.
+const BLOCK: usize = WAYS * 16;
 
 /// Dot products of `M` rows with columns of B.
 struct Dots<B, const M: usize>(Places<B>);
@@ -115,55 +119,79 @@ impl<B: Element, const M: usize> WithSimd for Dots<B, M> {
     fn with_simd<S: Simd>(self, simd: S) -> usize {
         let Self(places) = self;
         let lanes = size_of::<S::f32s>() / size_of::<f32>();
-        let rows: [_; M] = std::array::from_fn(
-            #[inline(always)]
-            |i| S::as_simd_f32s(places.a(i)),
-        );
-        let mut buffer = [0.0; WIDENED];
+        let block = WAYS * lanes;
+        let whole = places.k / block * block;
+        let mut rows: [&[[S::f32s; WAYS]]; M] = [&[]; M];
+        for i in 0..M {
+            rows[i] = S::as_simd_f32s(&places.a(i)[..whole]).0.as_chunks::<WAYS>().0;
+        }
+        let mut room = [0.0; BLOCK];
         for j in 0..places.n {
             let mut sums = [[simd.splat_f32s(0.0); WAYS]; M];
-            let mut rests = [0.0; M];
-            for (number, part) in places.b(j, places.k).chunks(WIDENED).enumerate() {
-                let wide = match B::as_f32(part) {
-                    Some(wide) => wide,
-                    None => {
-                        let wide = &mut buffer[..part.len()];
-                        wide.iter_mut().zip(part).for_each(
-                            #[inline(always)]
-                            |(wide, value)| *wide = value.value(),
-                        );
-                        &*wide
+            let column = places.b(j, places.k);
+            let (blocks, tail) = column.split_at(whole);
+            for b in 0..whole / block {
+                soon(blocks[b * block..].as_ptr(), block);
+                let values: &[S::f32s; WAYS] = &S::as_simd_f32s(wide(&blocks[b * block..][..block], &mut room)).0.as_chunks().0[0];
+                for i in 0..M {
+                    for way in 0..WAYS {
+                        sums[i][way] = simd.mul_add_e_f32s(values[way], rows[i][b][way], sums[i][way]);
                     }
-                };
-                let first = number * WIDENED / lanes;
-                let (column, column_rest) = S::as_simd_f32s(wide);
-                let blocks = column.chunks_exact(WAYS);
-                let tail = blocks.remainder();
-                for (block, values) in blocks.enumerate() {
-                    for (sums, (row, _)) in sums.iter_mut().zip(&rows) {
-                        let row = &row[first + block * WAYS..][..WAYS];
-                        for way in 0..WAYS {
-                            sums[way] = simd.mul_add_e_f32s(values[way], row[way], sums[way]);
-                        }
-                    }
-                }
-                let at = first + column.len() - tail.len();
-                for ((sums, rest), (row, row_rest)) in sums.iter_mut().zip(&mut rests).zip(&rows) {
-                    for (value, row) in tail.iter().zip(&row[at..]) {
-                        sums[0] = simd.mul_add_e_f32s(*value, *row, sums[0]);
-                    }
-                    *rest += column_rest.iter().zip(*row_rest).map(|(b, a)| b * a).sum::<f32>();
                 }
             }
-            for (i, (sums, rest)) in sums.into_iter().zip(rests).enumerate() {
-                let [a, b, c, d] = sums;
+            let (tail, rest) = S::as_simd_f32s(wide(tail, &mut room));
+            for i in 0..M {
+                let (row, row_rest) = S::as_simd_f32s(&places.a(i)[whole..]);
+                for t in 0..tail.len() {
+                    sums[i][0] = simd.mul_add_e_f32s(tail[t], row[t], sums[i][0]);
+                }
+                let [a, b, c, d] = sums[i];
                 let sum = simd.reduce_sum_f32s(simd.add_f32s(simd.add_f32s(a, b), simd.add_f32s(c, d)));
                 let value = &mut places.dst(i)[j];
-                *value = places.factor * (sum + rest) + if places.accumulate { *value } else { 0.0 };
+                *value = places.factor * (sum + plain(rest, row_rest)) + if places.accumulate { *value } else { 0.0 };
             }
         }
         M
     }
+}
+
+/// How far ahead of what is read memory is asked for, in bytes. The processor's own prefetcher ends at each page, and it follows narrow values at half
+/// the speed of memory. It is no multiple of a page, whose lines share a place in the nearest cache.
+const AHEAD: usize = 3072;
+
+/// Asks for the values behind the next `count` from `at` on, [`AHEAD`] bytes further, which are often those of the next column.
+#[inline(always)]
+fn soon<B>(at: *const B, count: usize) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    for line in 0..(count * size_of::<B>()).div_ceil(64) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch is a hint, and changes nothing whatever the address is.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast::<i8>().wrapping_add(AHEAD + 64 * line)) };
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = (at, count);
+}
+
+/// At most [`BLOCK`] values as f32: in place, or widened to `room`.
+#[inline(always)]
+fn wide<'a, B: Element>(values: &'a [B], room: &'a mut [f32; BLOCK]) -> &'a [f32] {
+    if let Some(wide) = B::as_f32(values) {
+        return wide;
+    }
+    for i in 0..values.len() {
+        room[i] = values[i].value();
+    }
+    &room[..values.len()]
+}
+
+/// The dot product of values that fill no register.
+#[inline(always)]
+fn plain(a: &[f32], b: &[f32]) -> f32 {
+    let mut sum = 0.0;
+    for i in 0..a.len().min(b.len()) {
+        sum += a[i] * b[i];
+    }
+    sum
 }
 
 /// Sums of multiples of rows of B, for `M` rows.
@@ -194,19 +222,26 @@ impl<const M: usize> Sums<M> {
     #[inline(always)]
     fn add<S: Simd, const N: usize>(&self, simd: S, j: usize) {
         let Self(places) = self;
-        let rows: [_; N] = std::array::from_fn(|step| S::as_simd_f32s(places.b(j + step, places.n)));
+        let mut rows: [(&[S::f32s], &[f32]); N] = [(&[], &[]); N];
+        for step in 0..N {
+            rows[step] = S::as_simd_f32s(places.b(j + step, places.n));
+        }
         for i in 0..M {
-            let factors: [f32; N] = std::array::from_fn(|step| places.factor * places.a(i)[j + step]);
-            let wide = factors.map(|factor| simd.splat_f32s(factor));
+            let mut factors = [0.0; N];
+            let mut wide = [simd.splat_f32s(0.0); N];
+            for step in 0..N {
+                factors[step] = places.factor * places.a(i)[j + step];
+                wide[step] = simd.splat_f32s(factors[step]);
+            }
             let (sums, rest) = S::as_mut_simd_f32s(places.dst(i));
-            for (at, sum) in sums.iter_mut().enumerate() {
-                for ((row, _), factor) in rows.iter().zip(wide) {
-                    *sum = simd.mul_add_e_f32s(row[at], factor, *sum);
+            for at in 0..sums.len() {
+                for step in 0..N {
+                    sums[at] = simd.mul_add_e_f32s(rows[step].0[at], wide[step], sums[at]);
                 }
             }
-            for (at, sum) in rest.iter_mut().enumerate() {
-                for ((_, row), factor) in rows.iter().zip(factors) {
-                    *sum += row[at] * factor;
+            for at in 0..rest.len() {
+                for step in 0..N {
+                    rest[at] += rows[step].1[at] * factors[step];
                 }
             }
         }

@@ -1,4 +1,6 @@
-//! Functions of f32, over whole slices so that the compiler turns them into vector code.
+//! Functions of f32, over whole slices so that the compiler turns them into vector code. Loops count, and do not zip: where the library's iterators are
+//! not inlined each step would call.
+#![allow(clippy::needless_range_loop, reason = "see above")]
 
 use crate::ops::Activation;
 
@@ -63,7 +65,11 @@ fn each(values: &mut [f32], f: impl Fn(f32) -> f32) {
 pub fn add(a: &mut [f32], b: &[f32]) {
     vectorised(
         #[inline(always)]
-        || a.iter_mut().zip(b).for_each(|(a, b)| *a += b),
+        || {
+            for i in 0..a.len().min(b.len()) {
+                a[i] += b[i];
+            }
+        },
     );
 }
 
@@ -71,7 +77,11 @@ pub fn add(a: &mut [f32], b: &[f32]) {
 pub fn add_scaled(a: &mut [f32], factor: f32, b: &[f32]) {
     vectorised(
         #[inline(always)]
-        || a.iter_mut().zip(b).for_each(|(a, b)| *a += factor * b),
+        || {
+            for i in 0..a.len().min(b.len()) {
+                a[i] += factor * b[i];
+            }
+        },
     );
 }
 
@@ -79,11 +89,11 @@ pub fn add_scaled(a: &mut [f32], factor: f32, b: &[f32]) {
 #[inline(always)]
 pub fn sum(values: &[f32], f: impl Fn(f32) -> f32) -> f32 {
     let mut partial = [0.0f32; 8];
-    let chunks = values.chunks_exact(8);
-    let rest: f32 = chunks.remainder().iter().map(|&x| f(x)).sum();
+    let (chunks, rest) = values.as_chunks::<8>();
+    let rest: f32 = rest.iter().map(|&x| f(x)).sum();
     for chunk in chunks {
-        for (partial, &x) in partial.iter_mut().zip(chunk) {
-            *partial += f(x);
+        for i in 0..8 {
+            partial[i] += f(chunk[i]);
         }
     }
     let [a, b, c, d, e, g, h, i] = partial;

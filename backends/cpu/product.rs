@@ -85,8 +85,8 @@ pub unsafe fn tile<X: Element, W: Element>(x: Rows<X>, w: Rows<W>, [m, n, k]: [u
             let (wide, out) = (&mut scratch[..some * k], &mut out[first * n..][..some * n]);
             // SAFETY: as this function's contract; one row inside the view stands for all.
             unsafe {
-                x.from(first, 0).widen(some, k, wide);
-                few_rows::dots([some, n, k], (out.as_mut_ptr(), n), false, (wide.as_ptr(), k), (w.row(0, k).as_ptr(), w.stride), 1.0);
+                let x = panel(x.from(first, 0), some, k, wide);
+                few_rows::dots([some, n, k], (out.as_mut_ptr(), n), false, x, (w.row(0, k).as_ptr(), w.stride), 1.0);
             }
         }
         return;
@@ -169,7 +169,8 @@ impl Tiling {
     pub fn new(rows: usize, columns: usize) -> Self {
         let with = |tile_rows: usize, tile_columns: usize| Self { rows, columns, tile_rows: tile_rows.min(rows.max(1)), tile_columns };
         if rows <= FEW_ROWS {
-            return with(FEW_ROWS, 64);
+            // Streamed columns need no width, and threads that are done at different times wait for the last piece.
+            return with(FEW_ROWS, (columns / 64).next_multiple_of(32).clamp(32, 64));
         }
         let sizes = [(256, 256), (128, 256), (128, 128), (64, 64)].map(|(rows, columns)| with(rows, columns));
         sizes.into_iter().find(|tiling| tiling.count() >= 64).unwrap_or(sizes[3])

@@ -66,13 +66,14 @@ fn larger(a: f32, b: f32) -> f32 {
 }
 
 #[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "a zip is a call where the library's iterators are not inlined")]
 fn largest(values: &[f32]) -> f32 {
     let mut partial = [f32::NEG_INFINITY; 8];
-    let chunks = values.chunks_exact(8);
-    let mut all = chunks.remainder().iter().fold(f32::NEG_INFINITY, |a, &b| larger(a, b));
+    let (chunks, rest) = values.as_chunks::<8>();
+    let mut all = rest.iter().fold(f32::NEG_INFINITY, |a, &b| larger(a, b));
     for chunk in chunks {
-        for (partial, &value) in partial.iter_mut().zip(chunk) {
-            *partial = larger(*partial, value);
+        for i in 0..8 {
+            partial[i] = larger(partial[i], chunk[i]);
         }
     }
     for value in partial {

@@ -5,25 +5,12 @@
 //! write them after that row.
 
 use super::batching::Engine;
-use super::compute::Work;
+use super::flight::Flight;
 use super::output::Output;
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::llm::schedule::{Finish, Plan, Sampled};
 use crate::llm::step::RequestId;
-
-/// A step that was launched, and whose tokens are not read.
-pub struct Flight<D: Backend> {
-    plan: Plan,
-    work: Result<Work<D>>,
-}
-
-impl<D: Backend> Flight<D> {
-    /// Whether the next step may be launched before this one is read.
-    fn is_free(&self) -> bool {
-        matches!(self.work, Ok(Work::Drawn(..)))
-    }
-}
 
 impl<D: Backend> Engine<D> {
     /// Computes one step, and adds what was drawn and what has ended to `outputs`. False where there was nothing to compute. Where the device works

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::adapted::Adapted;
-use super::ahead::Flight;
 use super::buckets::{Buckets, FEW};
+use super::flight::Flight;
 use super::gather::Gather;
 use super::options::{EngineOptions, Request};
 use super::sampler::Draws;
@@ -78,9 +78,9 @@ pub struct Engine<D: Backend> {
     pub(super) read: Vec<(RequestId, Vec<Choice>)>,
     /// Why requests failed that are to be told as ended.
     pub(super) errors: HashMap<RequestId, String>,
-    /// Each seat's place among the ids that were drawn last.
+    /// Where the token of each seat is among the ids that were drawn last.
     pub(super) seats: Vec<Option<usize>>,
-    /// Those ids, on the device.
+    /// The ids that were drawn last, on the device.
     pub(super) last: Option<Slice<D>>,
 }
 

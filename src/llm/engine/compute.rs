@@ -4,10 +4,10 @@ use std::collections::hash_map::Entry;
 
 use super::batching::Engine;
 use super::buckets::{Bucket, FEW, shape};
-use super::draw::{Want, is_free};
+use super::draw::is_free;
+use super::flight::{Want, Work};
 use super::gather::Gather;
 use super::masks::Masks;
-use super::sampler::Drawn;
 use crate::backend::Backend;
 use crate::device::Slice;
 use crate::error::{Error, Result};
@@ -23,14 +23,6 @@ use crate::ops::index::TokenAdapters;
 use crate::ops::pointwise::Kind;
 use crate::ops::{Pointwise, PointwiseArgs};
 use crate::session::Session;
-
-/// What a step has left in the device's queue.
-pub enum Work<D: Backend> {
-    /// Tokens that the device draws from so many rows of logits, with nothing of the host in between; none where the step draws none.
-    Drawn(Vec<Want>, usize, Option<Drawn<D>>),
-    /// States of so many rows, and their logits where it says so. The host has a part in what comes next.
-    States(usize, bool),
-}
 
 impl<D: Backend> Engine<D> {
     /// Puts a plan's step into the device's queue, with the draws of its tokens where the host has no part in them.

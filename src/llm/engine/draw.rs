@@ -1,6 +1,7 @@
 //! The tokens that a step draws: on the device where a request's parameters allow it, else on the host.
 
 use super::batching::{Engine, Live};
+use super::flight::Want;
 use super::masks::Masks;
 use super::sampler::Drawn;
 use crate::backend::Backend;
@@ -9,15 +10,9 @@ use crate::error::{Error, Result};
 use crate::llm::model::read;
 use crate::llm::part::part;
 use crate::llm::sample::{Choice, History, SamplingParams, sample};
-use crate::llm::step::{RequestId, SampleRow};
+use crate::llm::step::RequestId;
 use crate::ops::Sample;
 use crate::ops::sample::RowParams;
-
-/// A token to draw, and the row of the logits that it is drawn from.
-pub struct Want {
-    pub sample: SampleRow,
-    pub row: usize,
-}
 
 /// Whether the device draws such a token. It does not know the tokens before, and tells of no others.
 fn on_device(sampling: &SamplingParams) -> bool {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::batching::Engine;
-use super::draw::Want;
+use super::flight::Want;
 use crate::backend::Backend;
 use crate::error::Error;
 use crate::llm::grammar::Rule;

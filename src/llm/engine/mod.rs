@@ -1,8 +1,8 @@
 //! Continuous batching: requests come and go at any time, and each step computes tokens of all that run, each with its own adapter.
 //!
 //! An [`Engine`] is a model, its pages of K and V, and a [`Scheduler`](super::schedule::Scheduler). [`Engine::step`] plans, computes, draws, and tells
-//! what was drawn. With [`EngineOptions::invariant`] a request's bits do not depend on what else is in its steps. A [`Service`] runs an engine on a
-//! thread of its own.
+//! what was drawn; with [`EngineOptions::ahead`] it launches the next step first. With [`EngineOptions::invariant`] a request's bits do not depend on
+//! what else is in its steps. A [`Service`] runs an engine on a thread of its own.
 
 mod adapted;
 mod ahead;
@@ -10,6 +10,7 @@ mod batching;
 mod buckets;
 mod compute;
 mod draw;
+mod flight;
 mod gather;
 mod masks;
 mod options;
