@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::fill::Fills;
 use super::keys::{Keys, ids};
 use super::ranks::Ranks;
 use super::rope::Scaling;
@@ -76,6 +77,8 @@ pub struct Config {
     pub ends: Vec<u32>,
     /// The projections that are two factors each.
     pub ranks: Ranks,
+    /// What the padding of their first factors carries.
+    pub fills: Fills,
 }
 
 impl Config {
@@ -146,9 +149,11 @@ impl Config {
             head_norm: family == Family::Qwen3,
             ends: ids(keys.get("eos_token_id")),
             ranks: Ranks::default(),
+            fills: Fills::default(),
         };
         let ranks = Ranks::of_keys(keys, |path| config.projection(path).is_some())?;
-        Ok(Self { ranks, ..config })
+        let fills = Fills::of_keys(keys, &ranks)?;
+        Ok(Self { ranks, fills, ..config })
     }
 
     /// Elements of a token's q.

@@ -1,11 +1,22 @@
 //! Which projections a model's files have as two factors.
 
 use super::config::Config;
+use super::fill::Fill;
 use super::ranks::Ranks;
 use super::weights::WeightSource;
 use crate::error::{Error, Result};
 
 impl Config {
+    /// What the padding of a projection carries, where the projection is factored and carries something.
+    pub fn fill(&self, path: &str) -> Option<&Fill> {
+        self.ranks.get(path).and(self.fills.get(path))
+    }
+
+    /// The columns between the two factors of a projection that its second factor reads.
+    pub fn inner_rank(&self, path: &str) -> Option<u64> {
+        self.fill(path).map(|fill| fill.rank).or_else(|| self.ranks.get(path))
+    }
+
     /// This configuration with the ranks that the weights have. A file's own shapes decide; what the configuration says has to agree.
     ///
     /// # Errors

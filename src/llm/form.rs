@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::config::Config;
+use super::fill::Fill;
 use crate::dtype::DType;
 
 /// The projections q, k and v, by their numbers in [`Config::projections`].
@@ -19,6 +20,8 @@ pub const DOWN: Range<usize> = 6..7;
 pub struct Form {
     pub d_in: u64,
     pub parts: Vec<Part>,
+    /// Columns of adapters' bases behind those between the factors.
+    pub fill: u64,
     pub bias: bool,
     pub residual: bool,
 }
@@ -43,14 +46,20 @@ impl Form {
         let projections = &config.projections(layer)[group];
         let d_in = projections.first().map_or(1, |(_, [_, d_in])| *d_in);
         let parts: Vec<Part> =
-            projections.iter().map(|(path, [d_out, _])| Part { d_out: *d_out, rank: config.ranks.get(path).map(|rank| dtype.row_stride(rank)) }).collect();
+            projections.iter().map(|(path, [d_out, _])| Part { d_out: *d_out, rank: config.inner_rank(path).map(|rank| dtype.row_stride(rank)) }).collect();
+        let fill = dtype.row_stride(projections.iter().filter_map(|(path, _)| config.fill(path)).map(Fill::rows).sum());
         let whole = !apart && parts.iter().all(|part| part.rank.is_none());
         let parts = if whole { vec![Part { d_out: parts.iter().map(|part| part.d_out).sum(), rank: None }] } else { parts };
-        Self { d_in, parts, bias, residual }
+        Self { d_in, parts, fill, bias, residual }
     }
 
     /// Columns between the factors of all parts, side by side.
-    pub fn between(&self) -> u64 {
+    pub fn ranks(&self) -> u64 {
         self.parts.iter().filter_map(|part| part.rank).sum()
+    }
+
+    /// Columns that the first factors give: those between factors, and those of the bases that they carry.
+    pub fn between(&self) -> u64 {
+        self.ranks() + self.fill
     }
 }

@@ -1,14 +1,16 @@
 //! The adapters of running requests: names, slots of the schedule, and a batch of rows for each shape.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use crate::adapters::encoded::EncodedAdapter;
-use crate::adapters::engine::{AdapterId, Batch, Engine};
+use crate::adapters::engine::{AdapterId, AdapterSource, Batch, Engine, EngineOptions};
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::llm::cache::Digest;
 use crate::llm::config::Config;
 use crate::llm::deltas::{Paths, paths};
+use crate::llm::filled::{Filled, FilledSource};
 use crate::llm::schedule::{self, Load};
 use crate::llm::step::Row;
 use crate::session::Session;
@@ -22,6 +24,8 @@ fn touched<D: Backend>(config: &Config, engine: &Engine<D>) -> Paths {
 pub struct Adapted<D: Backend> {
     pub engine: Engine<D>,
     pub paths: Paths,
+    /// Projections whose padding carries the adapters' bases.
+    filled: Filled,
     /// Adapters by their number in the schedule.
     known: HashMap<schedule::AdapterId, AdapterId>,
     /// How many requests have each adapter.
@@ -39,16 +43,24 @@ impl<D: Backend> Adapted<D> {
     /// Adapters of a model, of which requests may have `most` at once, or as many as the engine has room for.
     ///
     /// # Errors
-    /// An adapter of a projection that the model does not have, or of another shape.
-    pub fn new(engine: Engine<D>, config: &Config, most: u32) -> Result<Self> {
+    /// An adapter of a projection that the model does not have, or of another shape; adapters that cannot be read; no device memory.
+    pub fn new(session: &mut Session<D>, source: Box<dyn AdapterSource>, options: EngineOptions, config: &Config, most: u32) -> Result<Self> {
+        let (source, filled): (Box<dyn AdapterSource>, _) = if config.fills.is_empty() {
+            (source, Filled::default())
+        } else {
+            let source = FilledSource::new(config, source)?;
+            let filled = source.filled();
+            (Box::new(source), filled)
+        };
+        let engine = Engine::open(session, source, options)?;
         let slots = most.min(engine.room());
-        for (path, shared) in engine.projections() {
+        for (path, shared) in engine.projections().filter(|(path, _)| !filled.has(path)) {
             config.fits(path, [shared.d_out as u64, shared.d_in as u64])?;
         }
         let paths = touched(config, &engine);
         let (generation, slots) = (engine.generation(), vec![None; slots as usize]);
         let (known, users, retired, batches) = (HashMap::new(), HashMap::new(), HashSet::new(), HashMap::new());
-        Ok(Self { engine, paths, known, users, retired, slots, batches, generation })
+        Ok(Self { engine, paths, filled, known, users, retired, slots, batches, generation })
     }
 
     /// How many adapters requests may have at once.
@@ -89,7 +101,7 @@ impl<D: Backend> Adapted<D> {
     /// # Errors
     /// A name that is taken; a projection that the model does not have; no device memory.
     pub fn add(&mut self, session: &mut Session<D>, config: &Config, name: &str, adapter: EncodedAdapter) -> Result<()> {
-        let added = self.engine.add(session, name, adapter);
+        let added = self.engine.add(session, name, self.filled.adapter(adapter));
         self.paths = touched(config, &self.engine);
         added.map(|_| ())
     }
@@ -104,6 +116,14 @@ impl<D: Backend> Adapted<D> {
         self.retired.insert(own);
         self.drop_unused(own);
         Ok(())
+    }
+
+    /// An adapter as it is encoded, with the model's own paths.
+    ///
+    /// # Errors
+    /// A name that no adapter has; what the source fails with.
+    pub fn encoded(&self, name: &str) -> Result<Arc<EncodedAdapter>> {
+        Ok(self.filled.restored(self.engine.encoded(self.engine.adapter(name)?)?))
     }
 
     fn drop_unused(&mut self, adapter: AdapterId) {

@@ -95,8 +95,8 @@ impl<D: Backend> Engine<D> {
         let adapted = match adapters {
             None => None,
             Some(source) => {
-                let engine = crate::adapters::engine::Engine::open(session, source, AdapterOptions::new(dtype).with_reserve(options.reserve))?;
-                Some(Adapted::new(engine, &config, options.adapters)?)
+                let own = AdapterOptions::new(dtype).with_reserve(options.reserve);
+                Some(Adapted::new(session, source, own, &config, options.adapters)?)
             }
         };
         let split = adapted.is_some();
@@ -242,7 +242,7 @@ impl<D: Backend> Engine<D> {
     /// A name that no adapter has; what the source fails with.
     pub fn encoded_adapter(&self, name: &str) -> Result<Arc<EncodedAdapter>> {
         let Some(adapted) = &self.adapted else { return Err(without(name)) };
-        adapted.engine.encoded(adapted.engine.adapter(name)?)
+        adapted.encoded(name)
     }
 
     /// Whether the adapter of that name is on the device.

@@ -15,6 +15,7 @@ mod client;
 mod coming;
 mod command;
 mod engine;
+mod filled;
 mod golden;
 mod ruled;
 mod serve;
@@ -47,6 +48,7 @@ fn main() {
     trials.extend(command::trials());
     trials.extend(shrink::commands());
     trials.extend(adapted::commands());
+    trials.extend(filled::commands());
     #[cfg(all(unix, feature = "serve"))]
     trials.push(libtest_mimic::Trial::test("serve answers as the library says", || {
         serve::answers_as_the_library_says();
@@ -78,6 +80,7 @@ impl Visit for Collect {
             ruled::trials(&device),
             told::trials(&device),
             shrink::trials(&device),
+            filled::trials(&device),
         ]
         .into_iter()
         .flatten()
