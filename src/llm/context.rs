@@ -67,7 +67,9 @@ impl<D: Backend> Context<D> {
                 // The graph names the memory of the plans of one row.
                 self.plans.retain(|&rows, _| rows == 1);
             }
-            let shape = Shape { rows, sequences: 1, queries: Queries::Even, pages: self.pools.shape.pages as usize };
+            let pages = self.pools.shape.pages as usize;
+            let gathered = if config.latent { pages } else { 0 };
+            let shape = Shape { rows, sequences: 1, queries: Queries::Even, pages, gathered };
             let plans = Plans::new(session, config, dtype, shape, self.pools.shape, false)?;
             self.plans.insert(rows, plans);
         }

@@ -22,6 +22,8 @@ pub struct Form {
     pub parts: Vec<Part>,
     /// Columns of adapters' bases behind those between the factors.
     pub fill: u64,
+    /// Whether the last two parts end between their factors: pages hold what lies there.
+    pub latent: bool,
     pub bias: bool,
     pub residual: bool,
 }
@@ -43,14 +45,14 @@ impl Form {
             6 => (false, true, false),
             _ => (false, false, false),
         };
-        let projections = &config.projections(layer)[group];
+        let projections = &config.projections(layer)[group.clone()];
         let d_in = projections.first().map_or(1, |(_, [_, d_in])| *d_in);
         let parts: Vec<Part> =
             projections.iter().map(|(path, [d_out, _])| Part { d_out: *d_out, rank: config.inner_rank(path).map(|rank| dtype.row_stride(rank)) }).collect();
         let fill = dtype.row_stride(projections.iter().filter_map(|(path, _)| config.fill(path)).map(Fill::rows).sum());
         let whole = !apart && parts.iter().all(|part| part.rank.is_none());
         let parts = if whole { vec![Part { d_out: parts.iter().map(|part| part.d_out).sum(), rank: None }] } else { parts };
-        Self { d_in, parts, fill, bias, residual }
+        Self { d_in, parts, fill, latent: config.latent && group.start == 0, bias, residual }
     }
 
     /// Columns between the factors of all parts, side by side.

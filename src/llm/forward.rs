@@ -95,10 +95,13 @@ impl<D: Backend> Pass<'_, D> {
         let at = (layer, plans.qkv);
         let (q, fresh) = if self.plans.apart { self.apart(at, weights, block, &normed)? } else { self.together(at, weights, block, &normed)? };
         let slots = self.words(&self.arena.slots)?;
+        if let Some(latent) = &self.plans.latent {
+            latent.run(self.session, layer, (block, &weights.frequencies), (&self.arena.between, slots.clone()), pool)?;
+        }
         for (new, to) in fresh.into_iter().zip(&pool.written) {
             let to_slots = self.plans.appended.is_none().then(|| slots.clone());
             let args = PointwiseArgs { positions: to_slots, pages: self.plans.appended.clone(), ..PointwiseArgs::new(new, to.clone()) };
-            self.session.run(&self.plans.store, &args)?;
+            self.session.run(self.plans.store.as_ref().ok_or_else(unplanned)?, &args)?;
         }
         let attended = self.rows(&self.arena.attended, query)?;
         let index = self.plans.tables.clone();
@@ -126,18 +129,22 @@ impl<D: Backend> Pass<'_, D> {
         Ok((rows, vec![k]))
     }
 
-    /// Products of q, k and v, each packed, the heads of q and k normed where they are, and turned: q, and then k and v.
+    /// Products of q, k and v, each packed, the heads of q and k normed where they are, and turned: q, and then k and v. Where pages hold latents, there
+    /// are those of k and v between the factors, and q alone is made.
     fn apart(&mut self, (layer, qkv): (usize, usize), weights: &Placed<D>, block: &Block<D>, x: &Slice<D>) -> Result<(Slice<D>, Vec<Slice<D>>)> {
         let (query, key, size) = (self.config.query(), self.config.key(), self.dtype.size());
         let count = self.plans.shape.rows as u64;
         let mut made = Vec::new();
         let mut first = 0;
-        for columns in [query, key, key] {
+        let latent = self.plans.latent.is_some();
+        for columns in [query, key, key].into_iter().take(if latent { 1 } else { 3 }) {
             made.push(part(&self.arena.rows, count * first * size, count * columns * size)?);
             first += columns;
         }
         self.products(qkv, &block.qkv, x, None, &made)?;
-        if let [q, k, v] = &made[..] {
+        if let [q] = &made[..] {
+            self.add((layer, qkv), (x, self.config.hidden), [(Projection::Query, q, query)])?;
+        } else if let [q, k, v] = &made[..] {
             let targets = [(Projection::Query, q, query), (Projection::Key, k, key), (Projection::Value, v, key)];
             self.add((layer, qkv), (x, self.config.hidden), targets)?;
         }

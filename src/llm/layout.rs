@@ -1,5 +1,7 @@
 //! The rows of a pass as the device takes them: ids, positions, slots, and the pages of their sequences.
 
+use std::collections::HashMap;
+
 use super::shape::{PoolShape, Queries, Shape};
 use super::step::{Step, Token};
 use crate::backend::Backend;
@@ -20,6 +22,24 @@ pub struct Layout {
     keys: Vec<i32>,
     /// The pages of each sequence, `[sequences, pages]`.
     table: Vec<i32>,
+}
+
+/// The pages that a pass gathers, each once.
+#[derive(Clone, Debug)]
+pub struct Gathered {
+    pages: Vec<i32>,
+    /// Positions of the keys of those pages.
+    pub positions: Vec<i32>,
+}
+
+impl Gathered {
+    /// The pages, checked; −1 stands for none.
+    ///
+    /// # Errors
+    /// Pages that the pool does not have.
+    pub fn pages(&self, pools: PoolShape) -> Result<TokenAdapters> {
+        TokenAdapters::new(&self.pages, pools.pages)
+    }
 }
 
 /// A number as an index on the device has it.
@@ -115,6 +135,33 @@ impl Layout {
     /// Pages that the pool does not have.
     pub fn ragged(&self, shape: &Shape, most: usize, pools: PoolShape) -> Result<RaggedPages> {
         RaggedPages::new(&self.starts, &self.keys, &self.table, pools.ragged(shape, most))
+    }
+
+    /// The pages of all sequences, each once, and the same rows with a table that counts among them.
+    ///
+    /// # Errors
+    /// More pages than the shape has room for.
+    pub fn gathered(&self, shape: &Shape, pools: PoolShape) -> Result<(Gathered, Self)> {
+        let page = pools.page as usize;
+        let (mut pages, mut positions) = (vec![-1; shape.gathered], vec![0; shape.gathered * page]);
+        let (mut table, mut places) = (vec![0; self.table.len()], HashMap::new());
+        for (sequence, &keys) in self.keys.iter().enumerate() {
+            let used = (keys.max(0) as usize).div_ceil(page.max(1)).min(shape.pages);
+            for number in 0..used {
+                let at = sequence * shape.pages + number;
+                let next = places.len();
+                let place = *places.entry(self.table[at]).or_insert(next);
+                ensure(place < shape.gathered, "pass", format_args!("at most {} different pages", shape.gathered), place + 1)?;
+                if place == next {
+                    pages[place] = self.table[at];
+                    for (token, position) in positions[place * page..][..page].iter_mut().enumerate() {
+                        *position = word(number * page + token)?;
+                    }
+                }
+                table[at] = word(place)?;
+            }
+        }
+        Ok((Gathered { pages, positions }, Self { table, ..self.clone() }))
     }
 
     /// Copies the pages of the sequences to the device.

@@ -30,6 +30,7 @@ mod forward;
 mod grammar;
 mod head;
 mod keys;
+mod latent;
 mod layout;
 mod model;
 mod part;

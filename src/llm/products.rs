@@ -37,7 +37,8 @@ impl<D: Backend> Products<D> {
         let between = form.between();
         let first = if between > 0 { Some(session.plan(product(form.d_in, between))?) } else { None };
         let mut column = 0;
-        let parts = form.parts.iter().map(|&Part { d_out, rank }| {
+        let made = if form.latent { 1 } else { form.parts.len() };
+        let parts = form.parts.iter().take(made).map(|&Part { d_out, rank }| {
             let (op, from) = match rank {
                 None => (product(form.d_in, d_out), None),
                 Some(rank) => (product(rank, d_out).with_x_stride(between), Some(column)),

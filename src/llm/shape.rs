@@ -14,6 +14,8 @@ pub struct Shape {
     pub queries: Queries,
     /// The most pages of a sequence.
     pub pages: usize,
+    /// The most different pages of all sequences together, where they are gathered; else 0.
+    pub gathered: usize,
 }
 
 /// How rows are spread over sequences.

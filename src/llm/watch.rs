@@ -50,7 +50,8 @@ impl<D: Backend> Model<D> {
             let plans = match plans.entry(rows) {
                 Entry::Occupied(there) => there.into_mut(),
                 Entry::Vacant(room) => {
-                    let shape = Shape { rows, sequences: 1, queries: Queries::Even, pages: pools.pages as usize };
+                    let pages = pools.pages as usize;
+                    let shape = Shape { rows, sequences: 1, queries: Queries::Even, pages, gathered: if config.latent { pages } else { 0 } };
                     room.insert(Plans::new(session, config, dtype, shape, pools, true)?)
                 }
             };

@@ -57,6 +57,9 @@ impl<D: Backend> Adapted<D> {
         for (path, shared) in engine.projections().filter(|(path, _)| !filled.has(path)) {
             config.fits(path, [shared.d_out as u64, shared.d_in as u64])?;
         }
+        for (path, _) in engine.projections().filter(|(path, _)| engine.forms(path) > 0) {
+            config.takes_adapters(path)?;
+        }
         let paths = touched(config, &engine);
         let (generation, slots) = (engine.generation(), vec![None; slots as usize]);
         let (known, users, retired, batches) = (HashMap::new(), HashMap::new(), HashSet::new(), HashMap::new());
@@ -101,6 +104,7 @@ impl<D: Backend> Adapted<D> {
     /// # Errors
     /// A name that is taken; a projection that the model does not have; no device memory.
     pub fn add(&mut self, session: &mut Session<D>, config: &Config, name: &str, adapter: EncodedAdapter) -> Result<()> {
+        adapter.projections.keys().try_for_each(|path| config.takes_adapters(path))?;
         let added = self.engine.add(session, name, self.filled.adapter(adapter));
         self.paths = touched(config, &self.engine);
         added.map(|_| ())

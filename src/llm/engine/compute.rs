@@ -24,7 +24,8 @@ use crate::session::Session;
 impl<D: Backend> Engine<D> {
     /// Computes the plan's step, and draws the tokens that it asks for. What is wrong with one row is that row's own error.
     pub(super) fn compute(&mut self) -> Result<Vec<(RequestId, Result<Choice>)>> {
-        let shape = shape(&self.plan.step, self.most, self.invariant);
+        let latent = Some(self.pools.shape).filter(|_| self.model.config.latent);
+        let shape = shape(&self.plan.step, self.most, self.invariant, latent);
         let layout = Layout::of_step(&self.plan.step, &shape, &self.seats)?;
         let with = self.plan.step.rows.iter().any(|row| row.adapter.is_some());
         let (config, dtype, pools) = (&self.model.config, self.model.dtype, self.pools.shape);

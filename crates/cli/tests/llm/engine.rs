@@ -44,8 +44,11 @@ pub struct Tiny {
 }
 
 pub fn tiny(number: usize) -> Tiny {
+    tiny_of(&kinds()[number])
+}
+
+pub fn tiny_of(kind: &Kind) -> Tiny {
     let folder = tempfile::tempdir().unwrap();
-    let kind: &Kind = &kinds()[number];
     kind.write(folder.path());
     Tiny { files: Files::open(folder.path()).unwrap(), _folder: folder }
 }
@@ -147,7 +150,7 @@ pub fn serve<D: Backend>(engine: &mut Engine<D>, arrivals: &[Arrival]) -> Vec<An
 }
 
 /// Requests of 1 to `longest` tokens, with adapters or without, greedy and drawn, that come one after the other.
-fn requests(count: usize, longest: usize, adapted: bool, seed: u64) -> Vec<Arrival> {
+pub fn requests(count: usize, longest: usize, adapted: bool, seed: u64) -> Vec<Arrival> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let one = |number: usize| {
         let length = random.random_range(1..=longest);
@@ -164,10 +167,14 @@ fn requests(count: usize, longest: usize, adapted: bool, seed: u64) -> Vec<Arriv
 
 /// Each request in an engine of its own.
 fn each_alone<D: Backend>(device: &Arc<D>, tiny: &Tiny, arrivals: &[Arrival], adapted: bool) -> Vec<Answer> {
-    let mut alone = engine(device, tiny, roomy(), adapted);
+    alone_in(&mut engine(device, tiny, roomy(), adapted), arrivals)
+}
+
+/// Each request by itself.
+pub fn alone_in<D: Backend>(alone: &mut Engine<D>, arrivals: &[Arrival]) -> Vec<Answer> {
     // A salt of its own keeps a request from the pages of those before it.
     let salted = |(number, (_, request)): (usize, &Arrival)| (0, request.clone().with_salt(Some(number.to_le_bytes().to_vec())));
-    arrivals.iter().enumerate().map(|arrival| serve(&mut alone, &[salted(arrival)]).remove(0)).collect()
+    arrivals.iter().enumerate().map(|arrival| serve(alone, &[salted(arrival)]).remove(0)).collect()
 }
 
 /// Whether the backend's products and attention sum in an order that depends on the row alone.

@@ -17,6 +17,7 @@ mod command;
 mod engine;
 mod filled;
 mod golden;
+mod latent;
 mod ruled;
 mod serve;
 #[cfg(all(unix, feature = "serve"))]
@@ -49,6 +50,7 @@ fn main() {
     trials.extend(shrink::commands());
     trials.extend(adapted::commands());
     trials.extend(filled::commands());
+    trials.extend(latent::commands());
     #[cfg(all(unix, feature = "serve"))]
     trials.push(libtest_mimic::Trial::test("serve answers as the library says", || {
         serve::answers_as_the_library_says();
@@ -81,6 +83,7 @@ impl Visit for Collect {
             told::trials(&device),
             shrink::trials(&device),
             filled::trials(&device),
+            latent::trials(&device),
         ]
         .into_iter()
         .flatten()
