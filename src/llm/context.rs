@@ -36,7 +36,7 @@ impl<D: Backend> Context<D> {
     pub(super) fn new(session: &mut Session<D>, config: &Config, dtype: DType, tokens: usize) -> Result<Self> {
         ensure(tokens > 0, "context", "room for at least one token", tokens)?;
         let pages = u32::try_from(tokens.div_ceil(PAGE as usize)).map_err(|_| Error::invalid("context", "fewer than 2^31 tokens", tokens))?;
-        let pools = Pools::new(session, config, dtype, PoolShape { page: PAGE, pages })?;
+        let pools = Pools::new(session, config, dtype, PoolShape { page: PAGE, pages, filled: false })?;
         Ok(Self { pools, length: 0, plans: HashMap::new(), graph: None, warm: false })
     }
 

@@ -36,6 +36,8 @@ pub fn paths(config: &Config, served: impl Fn(&str) -> bool) -> Paths {
 pub struct Deltas<'a, D: Device + crate::backend::Kernel<crate::ops::CodebookGemm>> {
     pub engine: &'a mut Engine<D>,
     pub batch: &'a Batch<D>,
+    /// The adapters of the tokens of gathered pages, where pages hold what their bases give.
+    pub gathered: Option<&'a Batch<D>>,
     pub paths: &'a Paths,
 }
 
@@ -53,17 +55,33 @@ impl<D: Backend> Deltas<'_, D> {
         filled: Option<(&Slice<D>, u64)>,
         targets: &[(Projection, &Slice<D>, u64)],
     ) -> Result<()> {
+        self.apply(session, (layer, 0), self.batch, x, targets)?;
+        filled.map_or(Ok(()), |filled| self.apply(session, (layer, 1), self.batch, filled, targets))
+    }
+
+    /// Adds what the adapters of the tokens of gathered pages make of what their bases gave, `filled`.
+    ///
+    /// # Errors
+    /// The errors of [`add`](Self::add).
+    pub fn add_gathered(&mut self, session: &mut Session<D>, layer: usize, filled: (&Slice<D>, u64), targets: &[(Projection, &Slice<D>, u64)]) -> Result<()> {
+        self.gathered.map_or(Ok(()), |batch| self.apply(session, (layer, 1), batch, filled, targets))
+    }
+
+    /// Adds to the targets that adapters touch by that one of their paths.
+    fn apply(
+        &mut self,
+        session: &mut Session<D>,
+        (layer, path): (usize, usize),
+        batch: &Batch<D>,
+        (x, x_stride): (&Slice<D>, u64),
+        targets: &[(Projection, &Slice<D>, u64)],
+    ) -> Result<()> {
         let paths = self.paths.get(layer);
-        for (way, read) in [Some(x), filled].into_iter().enumerate() {
-            let touched = targets.iter().filter_map(|(projection, y, y_stride)| {
-                let path = paths?[*projection as usize][way].as_deref()?;
-                Some(Target { projection: path, y: (*y).clone(), y_stride: *y_stride })
-            });
-            let targets: Vec<Target<'_, D>> = touched.collect();
-            if let (Some((x, x_stride)), false) = (read, targets.is_empty()) {
-                self.engine.apply(session, self.batch, x, x_stride, &targets)?;
-            }
-        }
-        Ok(())
+        let touched = targets.iter().filter_map(|(projection, y, y_stride)| {
+            let path = paths?[*projection as usize][path].as_deref()?;
+            Some(Target { projection: path, y: (*y).clone(), y_stride: *y_stride })
+        });
+        let targets: Vec<Target<'_, D>> = touched.collect();
+        if targets.is_empty() { Ok(()) } else { self.engine.apply(session, batch, x, x_stride, &targets) }
     }
 }

@@ -17,13 +17,13 @@ impl Config {
         self.fill(path).map(|fill| fill.rank).or_else(|| self.ranks.get(path))
     }
 
-    /// Whether adapters can add to a projection.
+    /// Whether adapters can add to a projection out of what it reads.
     ///
     /// # Errors
     /// k and v of a model whose pages hold latents: what an adapter adds to them is not in the latents.
     pub fn takes_adapters(&self, path: &str) -> Result<()> {
-        let is_latent = self.latent && (path.contains(".k_proj") || path.contains(".v_proj"));
-        let expected = "adapters that leave k and v as they are, since pages hold latents of these: or keys and values in pages (`latent` of `low_rank` false)";
+        let is_latent = self.latent && (path.ends_with(".k_proj") || path.ends_with(".v_proj"));
+        let expected = "adapters that leave k and v as they are, or whose bases the padding carries (repair --fill), since pages hold latents of these";
         if is_latent { Err(Error::invalid("adapter", expected, path)) } else { Ok(()) }
     }
 

@@ -67,6 +67,11 @@ impl Filled {
         Arc::new(EncodedAdapter { config: adapter.config.clone(), projections })
     }
 
+    /// Whether no projection's padding carries the adapters' bases.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Whether a path is one of those that adapters here have besides the model's own.
     pub fn has(&self, path: &str) -> bool {
         path.strip_suffix(END).is_some_and(|path| self.0.contains_key(path))

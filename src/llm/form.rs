@@ -60,6 +60,16 @@ impl Form {
         self.parts.iter().filter_map(|part| part.rank).sum()
     }
 
+    /// The columns of a token's latents, of its key and of its value, where these are two factors.
+    pub fn latents(&self) -> [u64; 2] {
+        [1, 2].map(|number: usize| self.parts.get(number).and_then(|part| part.rank).unwrap_or(0))
+    }
+
+    /// All columns that a page of latents holds of a token: the latents, and where it is `filled` what adapters' bases give, which lies behind them.
+    pub fn kept(&self, filled: bool) -> u64 {
+        self.latents().iter().sum::<u64>() + if filled { self.fill } else { 0 }
+    }
+
     /// Columns that the first factors give: those between factors, and those of the bases that they carry.
     pub fn between(&self) -> u64 {
         self.ranks() + self.fill

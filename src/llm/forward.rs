@@ -96,7 +96,12 @@ impl<D: Backend> Pass<'_, D> {
         let (q, fresh) = if self.plans.apart { self.apart(at, weights, block, &normed)? } else { self.together(at, weights, block, &normed)? };
         let slots = self.words(&self.arena.slots)?;
         if let Some(latent) = &self.plans.latent {
-            latent.run(self.session, layer, (block, &weights.frequencies), (&self.arena.between, slots.clone()), pool)?;
+            latent.make(self.session, layer, block, (&self.arena.between, slots.clone()), pool)?;
+            if let (Some(deltas), Some((filled, stride))) = (&mut self.deltas, latent.filled(layer, pool)?) {
+                let key = self.config.key();
+                deltas.add_gathered(self.session, layer, (&filled, stride), &[(Projection::Key, &pool.k, key), (Projection::Value, &pool.v, key)])?;
+            }
+            latent.turn(self.session, layer, (block, &weights.frequencies), pool)?;
         }
         for (new, to) in fresh.into_iter().zip(&pool.written) {
             let to_slots = self.plans.appended.is_none().then(|| slots.clone());

@@ -3,6 +3,9 @@
 //! A pass stores the latents of its rows, gathers those of every page that its sequences have, each page once, and multiplies them by the second factors.
 //! Keys are turned afterwards, as positions do not commute with the product. Keys and values of one layer at a time are in memory, those of all layers are
 //! not.
+//!
+//! What an adapter adds to k and v is not in the latents. Where the padding of the first factors carries the adapters' bases, pages hold what these give
+//! as well, and adapters add their part to the keys and values that are made.
 
 use super::config::Config;
 use super::form::{Form, Part, QKV};
@@ -21,15 +24,9 @@ use crate::ops::pointwise::{Kind, Turn};
 use crate::ops::{Linear, LinearArgs, Pointwise, PointwiseArgs};
 use crate::session::{Plan, Session};
 
-/// The columns of a token's latents in a layer: of its key, and of its value.
-pub fn widths(config: &Config, dtype: DType, layer: usize) -> [u64; 2] {
-    let form = Form::of(config, dtype, layer, QKV);
-    [1, 2].map(|number| form.parts.get(number).and_then(|part| part.rank).unwrap_or(0))
-}
-
 /// What layers with the same latents have in common.
 struct Way<D: Backend> {
-    /// The columns of q's latent in front of those of k and v, columns of both, and all columns between the factors.
+    /// Columns of the latents of k and of v, all columns between the factors, and those of q's latent, which is in front.
     columns: [u64; 2],
     between: u64,
     query: u64,
@@ -68,8 +65,8 @@ impl<D: Backend> Latent<D> {
             let form = Form::of(config, dtype, layer, QKV);
             let known = ways.iter().position(|(own, _)| *own == form);
             if known.is_none() {
-                let columns = widths(config, dtype, layer);
-                let all = columns[0] + columns[1];
+                let columns = form.latents();
+                let all = form.kept(pools.filled);
                 let second = |rank: u64| Linear::new(dtype, [keys, rank, key]).with_padded_weights().with_x_stride(all).with_bias(form.bias);
                 let store = Kind::Store { slots: pools.tokens()?, stride: form.between() };
                 let way = Way {
@@ -109,21 +106,30 @@ impl<D: Backend> Latent<D> {
         session.write(&self.positions, bytemuck::cast_slice(&gathered.positions))
     }
 
-    /// Stores the latents of the rows, which lie `between` the factors, in the slots, and makes the keys and values of all pages of the pass.
+    /// The way of a layer.
+    fn way(&self, layer: usize) -> Result<&Way<D>> {
+        self.layers.get(layer).and_then(|&way| self.ways.get(way)).ok_or_else(|| other(layer))
+    }
+
+    /// What adapters' bases gave for the tokens of all pages of the pass, with its stride, where pages hold it.
+    ///
+    /// # Errors
+    /// A pool of another model.
+    pub fn filled(&self, layer: usize, pool: &Pool<D>) -> Result<Option<(Slice<D>, u64)>> {
+        let way = self.way(layer)?;
+        let (latents, all) = (way.columns[0] + way.columns[1], way.store.op().columns);
+        let Some(gathered) = pool.gathered.as_ref().filter(|_| all > latents) else { return Ok(None) };
+        let size = self.dtype.size();
+        Ok(Some((part(gathered, latents * size, (self.keys * all - latents) * size)?, all)))
+    }
+
+    /// Stores the latents of the rows, which lie `between` the factors, in the slots, and makes the values and the unturned keys of all pages of the pass.
     ///
     /// # Errors
     /// Weights of another model; a device that fails.
-    pub fn run(
-        &self,
-        session: &mut Session<D>,
-        layer: usize,
-        (block, frequencies): (&Block<D>, &Option<Slice<D>>),
-        (between, slots): (&Slice<D>, Slice<D>),
-        pool: &Pool<D>,
-    ) -> Result<()> {
-        let other = || Error::invalid("pass", "the latents of the model's own layers", layer);
-        let way = self.layers.get(layer).and_then(|&way| self.ways.get(way)).ok_or_else(other)?;
-        let ([latents], Some(gathered), [_, k, v]) = (&pool.written[..], &pool.gathered, &block.qkv.parts[..]) else { return Err(other()) };
+    pub fn make(&self, session: &mut Session<D>, layer: usize, block: &Block<D>, (between, slots): (&Slice<D>, Slice<D>), pool: &Pool<D>) -> Result<()> {
+        let way = self.way(layer)?;
+        let ([latents], Some(gathered), [_, k, v]) = (&pool.written[..], &pool.gathered, &block.qkv.parts[..]) else { return Err(other(layer)) };
         let (size, op) = (self.dtype.size(), way.store.op());
         let fresh = part(between, way.query * size, (op.rows * way.between - way.query) * size)?;
         session.run(&way.store, &PointwiseArgs { positions: Some(slots), ..PointwiseArgs::new(fresh, latents.clone()) })?;
@@ -135,18 +141,27 @@ impl<D: Backend> Latent<D> {
             let y = part(to, 0, self.keys * plan.op().d_out * size)?;
             session.run(plan, &LinearArgs { bias: weight.bias.clone(), ..LinearArgs::new(x, weight.weight.clone(), y) })?;
         }
-        let keys = part(&pool.k, 0, self.keys * way.products[0].op().d_out * size)?;
-        if let (Some(plan), Some([_, weight])) = (&self.norm, &block.head_norms) {
-            let normed = part(gathered, 0, keys.len)?;
-            session.run(plan, &PointwiseArgs { weight: Some(weight.clone()), ..PointwiseArgs::new(keys.clone(), normed.clone()) })?;
-            return self.turn(session, frequencies, normed, keys);
-        }
-        self.turn(session, frequencies, keys.clone(), keys)
+        Ok(())
     }
 
-    /// Turns keys by their positions.
-    fn turn(&self, session: &mut Session<D>, frequencies: &Option<Slice<D>>, from: Slice<D>, to: Slice<D>) -> Result<()> {
+    /// Norms keys where they are, and turns them by their positions.
+    ///
+    /// # Errors
+    /// Weights of another model; a device that fails.
+    pub fn turn(&self, session: &mut Session<D>, layer: usize, (block, frequencies): (&Block<D>, &Option<Slice<D>>), pool: &Pool<D>) -> Result<()> {
+        let (way, size) = (self.way(layer)?, self.dtype.size());
+        let keys = part(&pool.k, 0, self.keys * way.products[0].op().d_out * size)?;
+        let mut from = keys.clone();
+        if let (Some(plan), Some([_, weight]), Some(gathered)) = (&self.norm, &block.head_norms, &pool.gathered) {
+            from = part(gathered, 0, keys.len)?;
+            session.run(plan, &PointwiseArgs { weight: Some(weight.clone()), ..PointwiseArgs::new(keys.clone(), from.clone()) })?;
+        }
         let (positions, frequencies) = (Some(self.positions.clone()), frequencies.clone());
-        session.run(&self.turn, &PointwiseArgs { positions, frequencies, ..PointwiseArgs::new(from, to) })
+        session.run(&self.turn, &PointwiseArgs { positions, frequencies, ..PointwiseArgs::new(from, keys) })
     }
+}
+
+/// The error for a layer or weights that are not the model's.
+fn other(layer: usize) -> Error {
+    Error::invalid("pass", "the latents of the model's own layers", layer)
 }

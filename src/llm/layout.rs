@@ -30,6 +30,8 @@ pub struct Gathered {
     pages: Vec<i32>,
     /// Positions of the keys of those pages.
     pub positions: Vec<i32>,
+    /// The first sequence that has each page.
+    pub sequences: Vec<usize>,
 }
 
 impl Gathered {
@@ -144,7 +146,7 @@ impl Layout {
     pub fn gathered(&self, shape: &Shape, pools: PoolShape) -> Result<(Gathered, Self)> {
         let page = pools.page as usize;
         let (mut pages, mut positions) = (vec![-1; shape.gathered], vec![0; shape.gathered * page]);
-        let (mut table, mut places) = (vec![0; self.table.len()], HashMap::new());
+        let (mut table, mut places, mut sequences) = (vec![0; self.table.len()], HashMap::new(), Vec::new());
         for (sequence, &keys) in self.keys.iter().enumerate() {
             let used = (keys.max(0) as usize).div_ceil(page.max(1)).min(shape.pages);
             for number in 0..used {
@@ -154,6 +156,7 @@ impl Layout {
                 ensure(place < shape.gathered, "pass", format_args!("at most {} different pages", shape.gathered), place + 1)?;
                 if place == next {
                     pages[place] = self.table[at];
+                    sequences.push(sequence);
                     for (token, position) in positions[place * page..][..page].iter_mut().enumerate() {
                         *position = word(number * page + token)?;
                     }
@@ -161,7 +164,7 @@ impl Layout {
                 table[at] = word(place)?;
             }
         }
-        Ok((Gathered { pages, positions }, Self { table, ..self.clone() }))
+        Ok((Gathered { pages, positions, sequences }, Self { table, ..self.clone() }))
     }
 
     /// Copies the pages of the sequences to the device.
@@ -173,5 +176,25 @@ impl Layout {
             Queries::Even => Ok(AttentionIndex::Paged(session.index(&self.even(shape, pools)?)?)),
             Queries::Ragged { most } => Ok(AttentionIndex::RaggedPaged(session.index(&self.ragged(shape, most, pools)?)?)),
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_gathered_once() {
+        let shape = Shape { rows: 3, sequences: 3, queries: Queries::Even, pages: 2, gathered: 4 };
+        let pools = PoolShape { page: 2, pages: 12, filled: false };
+        // Two sequences that share their first page, and a spare one; what lies behind a sequence's last key is not gathered.
+        let layout = Layout { keys: vec![4, 3, 0], table: vec![5, 7, 5, 9, 11, 11], ..Layout::spare(&shape) };
+        let (gathered, own) = layout.gathered(&shape, pools).unwrap();
+        assert_eq!((&gathered.pages[..], &gathered.sequences[..]), (&[5, 7, 9, -1][..], &[0, 0, 1][..]));
+        assert_eq!(gathered.positions, [0, 1, 2, 3, 2, 3, 0, 0]);
+        assert_eq!((&own.table[..], &own.keys), (&[0, 1, 0, 2, 0, 0][..], &layout.keys));
+        assert!(layout.gathered(&Shape { gathered: 2, ..shape }, pools).is_err());
+        assert!(gathered.pages(PoolShape { pages: 9, ..pools }).is_err() && gathered.pages(pools).is_ok());
     }
 }

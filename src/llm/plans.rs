@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::config::Config;
 use super::form::{DOWN, Form, GATE_UP, OUTPUT, QKV};
 use super::latent::Latent;
-use super::layout::Layout;
+use super::layout::{Gathered, Layout};
 use super::products::Products;
 use super::rope::Scaling;
 use super::shape::{PoolShape, Queries, Shape};
@@ -229,11 +229,12 @@ impl<D: Backend> Plans<D> {
         self.products.get(number).ok_or_else(|| Error::invalid("pass", "products of the model", number))
     }
 
-    /// Replaces what the last pass of these plans left on the device. Nothing is written where an error is found here.
+    /// Replaces what the last pass of these plans left on the device, and tells which pages are gathered, where they are. Nothing is written where an
+    /// error is found here.
     ///
     /// # Errors
     /// An id that is not in the vocabulary; pages that the pool does not have; a device that fails.
-    pub fn write(&self, session: &mut Session<D>, layout: &Layout, arena: &Arena<D>, vocabulary: u32, pools: PoolShape) -> Result<()> {
+    pub fn write(&self, session: &mut Session<D>, layout: &Layout, arena: &Arena<D>, vocabulary: u32, pools: PoolShape) -> Result<Option<Gathered>> {
         let ids = layout.ids(vocabulary)?;
         let read = read(&self.shape, pools, self.latent.is_some());
         let gathered = if self.latent.is_some() { Some(layout.gathered(&self.shape, pools)?) } else { None };
@@ -248,7 +249,8 @@ impl<D: Backend> Plans<D> {
         }
         session.update_index(&self.ids, &ids)?;
         session.write(&arena.positions, bytemuck::cast_slice(&layout.positions))?;
-        session.write(&arena.slots, bytemuck::cast_slice(&layout.slots))
+        session.write(&arena.slots, bytemuck::cast_slice(&layout.slots))?;
+        Ok(gathered.map(|(gathered, _)| gathered))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Keys and values on the device: a pool of pages for each layer.
 
 use super::config::Config;
-use super::latent::widths;
+use super::form::{Form, QKV};
 use super::part::part;
 use super::shape::PoolShape;
 use crate::backend::Backend;
@@ -20,9 +20,14 @@ pub struct Pool<D: Device> {
     pub gathered: Option<Slice<D>>,
 }
 
+/// Columns that pages hold of a token in a layer, where they hold latents.
+fn kept(config: &Config, dtype: DType, layer: usize, filled: bool) -> u64 {
+    Form::of(config, dtype, layer, QKV).kept(filled)
+}
+
 /// Columns of what is gathered of a token: its latents in the layer that has most, and its key where that is normed on the way.
-fn widest(config: &Config, dtype: DType) -> u64 {
-    let latents = (0..config.layers).map(|layer| widths(config, dtype, layer).iter().sum()).max().unwrap_or(0);
+fn widest(config: &Config, dtype: DType, filled: bool) -> u64 {
+    let latents = (0..config.layers).map(|layer| kept(config, dtype, layer, filled)).max().unwrap_or(0);
     latents.max(if config.head_norm { config.key() } else { 0 })
 }
 
@@ -57,12 +62,12 @@ impl<D: Backend> Pools<D> {
     }
 
     /// Pools of latents, and memory for the keys and values of one layer.
-    fn latent(session: &mut Session<D>, config: &Config, dtype: DType, shape: PoolShape) -> Result<Self> {
+    fn latent(session: &Session<D>, config: &Config, dtype: DType, shape: PoolShape) -> Result<Self> {
         let tokens = u64::from(shape.tokens()?);
         let room = |columns: u64| session.alloc(tokens * columns * dtype.size());
-        let (k, v, gathered) = (room(config.key())?, room(config.key())?, room(widest(config, dtype))?);
+        let (k, v, gathered) = (room(config.key())?, room(config.key())?, room(widest(config, dtype, shape.filled))?);
         let pool = |layer: usize| {
-            let written = vec![room(widths(config, dtype, layer).iter().sum())?];
+            let written = vec![room(kept(config, dtype, layer, shape.filled))?];
             Ok(Pool { written, k: k.clone(), v: v.clone(), gathered: Some(gathered.clone()) })
         };
         Ok(Self { shape, layers: (0..config.layers).map(pool).collect::<Result<_>>()? })
@@ -70,17 +75,17 @@ impl<D: Backend> Pools<D> {
 }
 
 /// Bytes that a token takes in all layers.
-pub fn token_bytes(config: &Config, dtype: DType) -> u64 {
+pub fn token_bytes(config: &Config, dtype: DType, filled: bool) -> u64 {
     if config.latent {
-        let kept: u64 = (0..config.layers).flat_map(|layer| widths(config, dtype, layer)).sum();
-        return (kept + 2 * config.key() + widest(config, dtype)) * dtype.size();
+        let kept: u64 = (0..config.layers).map(|layer| kept(config, dtype, layer, filled)).sum();
+        return (kept + 2 * config.key() + widest(config, dtype, filled)) * dtype.size();
     }
     2 * config.key() * dtype.size() * config.layers as u64
 }
 
 /// Bytes of a token in the largest of the buffers.
-pub fn buffer_bytes(config: &Config, dtype: DType) -> u64 {
-    let columns = if config.latent { config.key().max(widest(config, dtype)) } else { 2 * config.key() };
+pub fn buffer_bytes(config: &Config, dtype: DType, filled: bool) -> u64 {
+    let columns = if config.latent { config.key().max(widest(config, dtype, filled)) } else { 2 * config.key() };
     columns * dtype.size()
 }
 
@@ -102,7 +107,7 @@ mod tests {
             let keys = json!({"model_type": "llama", "vocab_size": 128_256, "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
                 "num_key_value_heads": 8, "intermediate_size": 14_336, "max_position_embeddings": 8192, "low_rank": {"ranks": ranks, "latent": latent}});
             let config = Config::new(&Keys { path: Path::new("config.json"), map: keys.as_object().unwrap() }).unwrap();
-            (token_bytes(&config, DType::F16), buffer_bytes(&config, DType::F16))
+            (token_bytes(&config, DType::F16, true), buffer_bytes(&config, DType::F16, true))
         };
         assert_eq!(bytes(512, false), (32 * 2048 * 2, 2048 * 2));
         // Latents of all layers, and keys, values and latents of one.

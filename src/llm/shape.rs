@@ -34,6 +34,8 @@ pub struct PoolShape {
     pub page: u32,
     /// Pages of the pool.
     pub pages: u32,
+    /// Whether pages of latents hold what adapters' bases give as well, where the padding carries them.
+    pub filled: bool,
 }
 
 impl PoolShape {

@@ -97,7 +97,7 @@ impl<'a> Padded<'a> {
         Self { inner, stored, fillings: None }
     }
 
-    /// The same weights with `fillings` in the padding of first factors.
+    /// Puts `fillings` into the padding of first factors.
     #[must_use]
     pub fn with_fillings(self, fillings: &'a BTreeMap<String, Filling>) -> Self {
         Self { fillings: Some(fillings), ..self }

@@ -105,15 +105,15 @@ impl<D: Backend> Engine<D> {
         let heads = HEAD_ROWS.min(seats);
         let arena = Arena::new(session, &config, dtype, [rows, heads], split)?;
         let page = options.page_of(config.kv_heads, session.device().hints());
-        let page_bytes = token_bytes(&config, dtype) * u64::from(page);
+        let page_bytes = token_bytes(&config, dtype, adapted.is_some()) * u64::from(page);
         let context_pages = (context as u64).div_ceil(page.into());
         let half = session.caps().memory_bytes.map_or(CACHE_BYTES, |bytes| bytes / 2);
-        let buffer_bytes = buffer_bytes(&config, dtype) * u64::from(page);
+        let buffer_bytes = buffer_bytes(&config, dtype, adapted.is_some()) * u64::from(page);
         let most = (session.caps().max_buffer_bytes / buffer_bytes.max(1)).min(i32::MAX as u64 / u64::from(page));
         let pages = options.cache_bytes.unwrap_or(half) / page_bytes.max(1);
         let pages = pages.min(context_pages.saturating_mul(options.seats.into())).min(most);
         ensure(pages > 0, "engine: cache_bytes", format_args!("at least {page_bytes}, a page of {page} tokens"), options.cache_bytes.unwrap_or(half))?;
-        let shape = PoolShape { page, pages: u32::try_from(pages).unwrap_or(u32::MAX) };
+        let shape = PoolShape { page, pages: u32::try_from(pages).unwrap_or(u32::MAX), filled: adapted.is_some() };
         let pools = Pools::new(session, &config, dtype, shape)?;
         let digest = Digest::of(format!("{config:?} {dtype}").as_bytes());
         let scheduler = Scheduler::new(Options {

@@ -9,7 +9,6 @@ use super::gather::Gather;
 use crate::backend::Backend;
 use crate::device::Slice;
 use crate::error::Result;
-use crate::llm::deltas::Deltas;
 use crate::llm::forward::Pass;
 use crate::llm::head::Head;
 use crate::llm::layout::Layout;
@@ -31,9 +30,13 @@ impl<D: Backend> Engine<D> {
         let (config, dtype, pools) = (&self.model.config, self.model.dtype, self.pools.shape);
         let session = &mut self.model.session;
         let bucket = self.buckets.get(session, config, dtype, shape, (pools, self.adapted.is_some()))?;
-        bucket.plans.write(session, &layout, &self.arena, config.vocabulary, pools)?;
+        let gathered = bucket.plans.write(session, &layout, &self.arena, config.vocabulary, pools)?;
+        let tokens = shape.gathered * pools.page as usize;
         if let (true, Some(adapted)) = (with, &mut self.adapted) {
             adapted.write(session, &self.plan.step.rows, shape.rows)?;
+            if let Some(gathered) = &gathered {
+                adapted.write_gathered(session, &self.plan.step, gathered, (pools.page as usize, tokens))?;
+            }
         }
         // Where each sequence has one row, nearly all are drawn from.
         let one_each = self.plan.step.rows.len() == self.plan.step.sequences.len();
@@ -48,8 +51,7 @@ impl<D: Backend> Engine<D> {
         let (arena, weights, keys) = (&self.arena, &self.model.weights, &self.pools);
         let adapted = &mut self.adapted;
         let mut run = |session: &mut Session<D>| {
-            let parts = adapted.as_mut().filter(|_| with).and_then(|adapted| adapted.parts(shape.rows));
-            let deltas = parts.map(|(engine, batch, paths)| Deltas { engine, batch, paths });
+            let deltas = adapted.as_mut().filter(|_| with).and_then(|adapted| adapted.deltas(shape.rows, tokens));
             Pass { session, config, dtype, arena, plans, deltas }.run(weights, keys)?;
             head.map_or(Ok(()), |head| head.run(session, weights, arena, &arena.state).map(|_| ()))
         };

@@ -43,6 +43,13 @@ pub struct Tiny {
     _folder: tempfile::TempDir,
 }
 
+impl Tiny {
+    /// A model in a folder that lives as long.
+    pub fn new(files: Files, folder: tempfile::TempDir) -> Self {
+        Self { files, _folder: folder }
+    }
+}
+
 pub fn tiny(number: usize) -> Tiny {
     tiny_of(&kinds()[number])
 }

@@ -46,7 +46,7 @@ pub fn commands() -> Vec<Trial> {
 }
 
 /// The tests' adapters, `low` and `other` over two bases that they share in every projection, and `high` with inputs of its own.
-fn population(config: &Config) -> Population {
+pub fn population(config: &Config) -> Population {
     let mut population = adapters(config);
     for name in ["low", "other"] {
         for (path, projection) in &mut population.adapters.get_mut(name).unwrap().projections {
@@ -58,7 +58,7 @@ fn population(config: &Config) -> Population {
     population
 }
 
-fn repair(from: &Path, to: &Path, more: &[&str]) -> std::process::Output {
+pub fn repair(from: &Path, to: &Path, more: &[&str]) -> std::process::Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_trifuse"));
     command.arg("repair").arg(from).arg("-o").arg(to).args(["--to", "8", "--json"]).args(more).output().unwrap()
 }

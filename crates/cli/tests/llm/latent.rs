@@ -7,6 +7,7 @@ use std::sync::Arc;
 use libtest_mimic::Trial;
 use serde_json::Value;
 use trifuse::DType;
+use trifuse::adapters::bundle::to_bytes;
 use trifuse::adapters::encoded::Population;
 use trifuse::adapters::engine::ForModel;
 use trifuse::backend::Backend;
@@ -20,10 +21,11 @@ use super::tiny::{VOCABULARY, kinds, latents};
 type Test<D> = (&'static str, fn(&Arc<D>));
 
 pub fn trials<D: Backend>(device: &Arc<D>) -> Vec<Trial> {
-    let tests: [Test<D>; 3] = [
+    let tests: [Test<D>; 4] = [
         ("latent: answers are those of the same model with keys and values in its pages", as_with_keys),
         ("latent: a request in any batch, in parts, from the cache and preempted has the bits that it has alone", in_any_batch),
         ("latent: adapters that leave k and v serve, others are refused", adapted),
+        ("latent: adapters of k and v serve where the padding carries their bases", filled),
     ];
     let trial = |(name, test): Test<D>| {
         let device = device.clone();
@@ -55,7 +57,7 @@ fn open<D: Backend>(device: &Arc<D>, tiny: &Tiny, options: EngineOptions, latent
 fn as_with_keys<D: Backend>(device: &Arc<D>) {
     for kind in latents() {
         let tiny = tiny_of(&kind);
-        let arrivals = requests(12, 90, false, 5);
+        let arrivals = requests(6, 60, false, 5);
         let [latent, keys] = [true, false].map(|latent| serve(&mut open(device, &tiny, roomy(), latent, None), &arrivals));
         for (latent, keys) in latent.iter().zip(&keys) {
             assert_eq!((latent.error.as_ref(), latent.ids()), (None, keys.ids()));
@@ -69,7 +71,7 @@ fn in_any_batch<D: Backend>(device: &Arc<D>) {
     for kind in [0, 3] {
         let tiny = tiny_of(&latents()[kind]);
         let open = |options: EngineOptions| open(device, &tiny, options, true, None);
-        let arrivals = requests(20, 90, false, 11);
+        let arrivals = requests(12, 60, false, 11);
         let alone = alone_in(&mut open(roomy()), &arrivals);
         assert_same::<D>(&serve(&mut open(roomy()), &arrivals), &alone, "together");
         assert_same::<D>(&serve(&mut open(roomy().with_seats(3).with_budget(40)), &arrivals), &alone, "three at a time, in parts");
@@ -113,6 +115,42 @@ fn adapted<D: Backend>(device: &Arc<D>) {
     let mut engine = Engine::new(Model::open(device.clone(), &tiny.files, DType::F32).unwrap(), roomy(), Some(Box::new(source))).unwrap();
     assert!(engine.add_adapter("low", adapters(config).adapters["low"].clone()).unwrap_err().to_string().contains("leave k and v"));
     engine.add_adapter("low", without_keys(config).adapters["low"].clone()).unwrap();
+}
+
+/// A model whose padding carries the bases of `low` and `other`, with latents and with keys and values in its pages.
+fn filled<D: Backend>(device: &Arc<D>) {
+    for kind in [0, 2] {
+        let place = tempfile::tempdir().unwrap();
+        let at = |name: &str| place.path().join(name);
+        std::fs::create_dir(at("model")).unwrap();
+        latents()[kind].write(&at("model"));
+        let mut population = super::filled::population(&Files::open(&at("model")).unwrap().config);
+        population.adapters.remove("high");
+        std::fs::write(at("all.s2lc"), to_bytes(&population).unwrap()).unwrap();
+        let done = super::filled::repair(&at("model"), &at("filled"), &["--fill", at("all.s2lc").to_str().unwrap()]);
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        let files = Files::open(&at("filled")).unwrap();
+        let tiny = Tiny::new(files, place);
+        let arrivals: Vec<_> = requests(8, 50, true, 9)
+            .into_iter()
+            .map(|(step, request)| {
+                let adapter = request.adapter.clone().filter(|name| name != "high");
+                (step, request.with_adapter(adapter))
+            })
+            .collect();
+        assert!(arrivals.iter().any(|(_, request)| request.adapter.is_some()) && arrivals.iter().any(|(_, request)| request.adapter.is_none()));
+        let of = |latent: bool, options| open(device, &tiny, options, latent, Some(population.clone()));
+        let [latent, keys] = [true, false].map(|latent| serve(&mut of(latent, roomy()), &arrivals));
+        for (latent, keys) in latent.iter().zip(&keys) {
+            assert_eq!((latent.error.as_ref(), latent.ids()), (None, keys.ids()));
+            let off = |a: &(u32, u64), b: &(u32, u64)| (f64::from_bits(a.1) - f64::from_bits(b.1)).abs();
+            assert!(latent.tokens.iter().zip(&keys.tokens).all(|(a, b)| off(a, b) < 1e-4));
+        }
+        assert_same::<D>(&latent, &alone_in(&mut of(true, roomy().with_budget(40)), &arrivals), "alone, in parts");
+        let base: Vec<_> = arrivals.iter().map(|(step, request)| (*step, request.clone().with_adapter(None::<String>))).collect();
+        let base = serve(&mut of(true, roomy()), &base);
+        assert!(latent.iter().zip(&base).zip(&arrivals).all(|((with, without), (_, request))| request.adapter.is_none() || with.tokens != without.tokens));
+    }
 }
 
 fn trifuse(arguments: &[&str]) -> Output {

@@ -237,12 +237,12 @@ impl Kind {
     }
 
     /// A tensor by the names that it is stored with: PaLU's for factors of k and v by groups of heads.
-    fn named(&self, name: String, (shape, values): (Vec<usize>, Vec<f32>)) -> Vec<(String, (Vec<usize>, Vec<f32>))> {
+    fn named(&self, name: String, (shape, values): (Vec<usize>, Vec<f32>)) -> Tensors {
         let of = |end: &str| name.strip_suffix(end).filter(|path| self.groups > 1 && (path.ends_with("k_proj") || path.ends_with("v_proj")));
         if let Some(path) = of(".v.weight") {
-            return vec![(format!("{path}.VT.weight"), (shape, values))];
+            return Tensors::from([(format!("{path}.VT.weight"), (shape, values))]);
         }
-        let Some(path) = of(".u.weight") else { return vec![(name, (shape, values))] };
+        let Some(path) = of(".u.weight") else { return Tensors::from([(name, (shape, values))]) };
         let (rows, columns) = (shape[0] / self.groups, shape[1] / self.groups);
         let block = |group: usize| {
             let lines = values.chunks_exact(shape[1]).skip(group * rows).take(rows);
