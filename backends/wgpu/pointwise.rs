@@ -115,7 +115,7 @@ fn source(dtype: DType, kind: Kind) -> Source {
             constants.push(("ACTIVATION", activation_constant(activation)));
             operands.extend([
                 Operand::read("index", Element::I32).when(matches!(kind, Kind::Embedding { .. } | Kind::MeanPool(_))),
-                Operand::read("residual", float).when(matches!(kind, Kind::Add)),
+                Operand::read("residual", float).when(matches!(kind, Kind::Add | Kind::Glu(_))),
             ]);
         }
     }
@@ -148,7 +148,8 @@ impl Kernel<Pointwise> for Wgpu {
     fn plan(&self, op: &Pointwise, _: Option<&str>) -> Result<Plan> {
         let (window, row_bytes) = (self.window_bytes(), op.stride() * op.dtype.size());
         let refuse = |reason: String| Err(Error::unsupported(format!("pointwise on {}", Self::NAME), format!("portable: {reason}")));
-        let reach = window / row_bytes;
+        // A row of gates may be taken in pieces.
+        let reach = (window / row_bytes).max(u64::from(matches!(op.kind, Kind::Glu(_))));
         if reach == 0 {
             return refuse(format!("a row of {} elements, the device binds {window} bytes at a time", op.stride()));
         }
@@ -201,11 +202,9 @@ impl Wgpu {
         let op = &plan.op;
         let (row_bytes, columns_bytes) = (op.stride() * op.dtype.size(), op.columns * op.dtype.size());
         let of = |slice: &Slice<Self>| part(slice, row * row_bytes, (rows - 1) * row_bytes + columns_bytes);
-        let packed = |slice: &Slice<Self>, bytes: u64| part(slice, row * bytes, rows * bytes);
         let words = |slice: &Slice<Self>, at: u64, count: u64| part(slice, at * 4, count * 4);
         let y = match op.kind {
-            Kind::Append { .. } | Kind::Store { .. } => args.y.clone(),
-            Kind::Glu(_) => packed(&args.y, columns_bytes),
+            Kind::Append { .. } | Kind::Store { .. } | Kind::Glu(_) => args.y.clone(),
             _ => of(&args.y),
         };
         let residual = args.residual.as_ref().map(of);
@@ -237,8 +236,16 @@ impl Wgpu {
                 queue.dispatch(self, &plan.pipeline, &[Some(&x), Some(&y), places.as_ref()], &Params([columns, stride as u32, slots]), row_groups)
             }
             Kind::Glu(_) => {
-                let x = packed(&args.x, row_bytes);
-                queue.dispatch(self, &plan.pipeline, &[Some(&x), Some(&y), None, None], &Params([columns, 0, 0]), row_groups)
+                let most = self.window_bytes() / op.dtype.size();
+                for first in (0..op.columns).step_by(most as usize) {
+                    let count = most.min(op.columns - first);
+                    let (start, bytes) = (first * op.dtype.size(), count * op.dtype.size());
+                    let [gate, up] = [0, columns_bytes].map(|at| part(&args.x, row * row_bytes + at + start, (rows - 1) * row_bytes + bytes));
+                    let y = part(&args.y, row * columns_bytes + start, (rows - 1) * columns_bytes + bytes);
+                    let groups = rows * count.div_ceil(WIDTH);
+                    queue.dispatch(self, &plan.pipeline, &[Some(&gate), Some(&y), None, Some(&up)], &Params([count as u32, 0, 0]), groups)?;
+                }
+                Ok(())
             }
             Kind::Add | Kind::Activation(_) => {
                 let x = of(&args.x);

@@ -3,7 +3,7 @@
 //   KIND 4  mean pool  y[b] = mean of x[starts[b]] .. x[starts[b + 1] − 1]; no rows give zeros
 //   KIND 5  add        y = x + residual
 //   KIND 7  activation y = act(x)
-//   KIND 11 gates      y = act(gate) · up, of rows [gate | up] of x
+//   KIND 11 gates      y = act(x) · residual, of rows [x | residual]: both are bound from where they begin
 
 struct Params {
     columns: u32,
@@ -49,7 +49,7 @@ fn main(
         store_y(at, activate(load_x(at)));
     } else if (KIND == 11u) {
         let gate = at + row * columns;
-        store_y(at, activate(load_x(gate)) * load_x(gate + columns));
+        store_y(at, activate(load_x(gate)) * load_residual(gate));
     } else {
         store_y(at, load_x(at) + load_residual(at));
     }

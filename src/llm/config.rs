@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::fill::Fills;
 use super::keys::{Keys, ids};
 use super::ranks::Ranks;
 use super::rope::Scaling;
@@ -76,6 +77,10 @@ pub struct Config {
     pub ends: Vec<u32>,
     /// The projections that are two factors each.
     pub ranks: Ranks,
+    /// What the padding of their first factors carries.
+    pub fills: Fills,
+    /// Whether pages hold what lies between the factors of k and v, in place of keys and values.
+    pub latent: bool,
 }
 
 impl Config {
@@ -85,7 +90,8 @@ impl Config {
     /// A model that is none of these, by the key that says so.
     pub fn new(keys: &Keys<'_>) -> Result<Self> {
         let names = Family::ALL.map(Family::name);
-        let found = keys.get("model_type").and_then(Value::as_str);
+        // PaLU's models of Llama are Llama with factors, by a name of their own.
+        let found = keys.get("model_type").and_then(Value::as_str).map(|name| if name == "palullama" { Family::Llama.name() } else { name });
         let Some(family) = Family::ALL.into_iter().find(|family| found == Some(family.name())) else {
             return keys.refuse("model_type", format_args!("one of {names:?}"), found.map_or("no such key".into(), |name| format!("{name:?}")));
         };
@@ -146,9 +152,13 @@ impl Config {
             head_norm: family == Family::Qwen3,
             ends: ids(keys.get("eos_token_id")),
             ranks: Ranks::default(),
+            fills: Fills::default(),
+            latent: false,
         };
         let ranks = Ranks::of_keys(keys, |path| config.projection(path).is_some())?;
-        Ok(Self { ranks, ..config })
+        let fills = Fills::of_keys(keys, &ranks)?;
+        let latent = Ranks::latent(keys)?;
+        Ok(Self { ranks, fills, latent, ..config })
     }
 
     /// Elements of a token's q.

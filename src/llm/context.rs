@@ -36,7 +36,7 @@ impl<D: Backend> Context<D> {
     pub(super) fn new(session: &mut Session<D>, config: &Config, dtype: DType, tokens: usize) -> Result<Self> {
         ensure(tokens > 0, "context", "room for at least one token", tokens)?;
         let pages = u32::try_from(tokens.div_ceil(PAGE as usize)).map_err(|_| Error::invalid("context", "fewer than 2^31 tokens", tokens))?;
-        let pools = Pools::new(session, config, dtype, PoolShape { page: PAGE, pages })?;
+        let pools = Pools::new(session, config, dtype, PoolShape { page: PAGE, pages, filled: false })?;
         Ok(Self { pools, length: 0, plans: HashMap::new(), graph: None, warm: false })
     }
 
@@ -67,7 +67,9 @@ impl<D: Backend> Context<D> {
                 // The graph names the memory of the plans of one row.
                 self.plans.retain(|&rows, _| rows == 1);
             }
-            let shape = Shape { rows, sequences: 1, queries: Queries::Even, pages: self.pools.shape.pages as usize, batch_invariant: false };
+            let pages = self.pools.shape.pages as usize;
+            let gathered = if config.latent { pages } else { 0 };
+            let shape = Shape { rows, sequences: 1, queries: Queries::Even, pages, gathered, batch_invariant: false };
             let plans = Plans::new(session, config, dtype, shape, self.pools.shape, false)?;
             self.plans.insert(rows, plans);
         }

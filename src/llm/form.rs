@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::config::Config;
+use super::fill::Fill;
 use crate::dtype::DType;
 
 /// The projections q, k and v, by their numbers in [`Config::projections`].
@@ -19,6 +20,10 @@ pub const DOWN: Range<usize> = 6..7;
 pub struct Form {
     pub d_in: u64,
     pub parts: Vec<Part>,
+    /// Columns of adapters' bases behind those between the factors.
+    pub fill: u64,
+    /// Whether the last two parts end between their factors: pages hold what lies there.
+    pub latent: bool,
     pub bias: bool,
     pub residual: bool,
 }
@@ -40,17 +45,33 @@ impl Form {
             6 => (false, true, false),
             _ => (false, false, false),
         };
-        let projections = &config.projections(layer)[group];
+        let projections = &config.projections(layer)[group.clone()];
         let d_in = projections.first().map_or(1, |(_, [_, d_in])| *d_in);
         let parts: Vec<Part> =
-            projections.iter().map(|(path, [d_out, _])| Part { d_out: *d_out, rank: config.ranks.get(path).map(|rank| dtype.row_stride(rank)) }).collect();
+            projections.iter().map(|(path, [d_out, _])| Part { d_out: *d_out, rank: config.inner_rank(path).map(|rank| dtype.row_stride(rank)) }).collect();
+        let fill = dtype.row_stride(projections.iter().filter_map(|(path, _)| config.fill(path)).map(Fill::rows).sum());
         let whole = !apart && parts.iter().all(|part| part.rank.is_none());
         let parts = if whole { vec![Part { d_out: parts.iter().map(|part| part.d_out).sum(), rank: None }] } else { parts };
-        Self { d_in, parts, bias, residual }
+        Self { d_in, parts, fill, latent: config.latent && group.start == 0, bias, residual }
     }
 
     /// Columns between the factors of all parts, side by side.
-    pub fn between(&self) -> u64 {
+    pub fn ranks(&self) -> u64 {
         self.parts.iter().filter_map(|part| part.rank).sum()
+    }
+
+    /// The columns of a token's latents, of its key and of its value, where these are two factors.
+    pub fn latents(&self) -> [u64; 2] {
+        [1, 2].map(|number: usize| self.parts.get(number).and_then(|part| part.rank).unwrap_or(0))
+    }
+
+    /// All columns that a page of latents holds of a token: the latents, and where it is `filled` what adapters' bases give, which lies behind them.
+    pub fn kept(&self, filled: bool) -> u64 {
+        self.latents().iter().sum::<u64>() + if filled { self.fill } else { 0 }
+    }
+
+    /// Columns that the first factors give: those between factors, and those of the bases that they carry.
+    pub fn between(&self) -> u64 {
+        self.ranks() + self.fill
     }
 }

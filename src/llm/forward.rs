@@ -62,10 +62,13 @@ impl<D: Backend> Pass<'_, D> {
         self.plans.products(number)?.run(self.session, (weights, &self.arena.between), x, residual, results)
     }
 
-    /// Adds what the adapters of the rows make of `x` to the results of projections, each its rows of y and their stride.
-    fn add<const N: usize>(&mut self, layer: usize, x: (&Slice<D>, u64), targets: [(Projection, &Slice<D>, u64); N]) -> Result<()> {
+    /// Adds what the adapters of the rows make of `x` to the results of the products of that number, each its rows of y and their stride.
+    fn add<const N: usize>(&mut self, (layer, number): (usize, usize), x: (&Slice<D>, u64), targets: [(Projection, &Slice<D>, u64); N]) -> Result<()> {
         match &mut self.deltas {
-            Some(deltas) => deltas.add(self.session, layer, x, &targets),
+            Some(deltas) => {
+                let filled = self.plans.products(number)?.filled(&self.arena.between)?;
+                deltas.add(self.session, layer, x, filled.as_ref().map(|(rows, stride)| (rows, *stride)), &targets)
+            }
             None => Ok(()),
         }
     }
@@ -92,17 +95,25 @@ impl<D: Backend> Pass<'_, D> {
         let at = (layer, plans.qkv);
         let (q, fresh) = if self.plans.apart { self.apart(at, weights, block, &normed)? } else { self.together(at, weights, block, &normed)? };
         let slots = self.words(&self.arena.slots)?;
+        if let Some(latent) = &self.plans.latent {
+            latent.make(self.session, layer, block, (&self.arena.between, slots.clone()), pool)?;
+            if let (Some(deltas), Some((filled, stride))) = (&mut self.deltas, latent.filled(layer, pool)?) {
+                let key = self.config.key();
+                deltas.add_gathered(self.session, layer, (&filled, stride), &[(Projection::Key, &pool.k, key), (Projection::Value, &pool.v, key)])?;
+            }
+            latent.turn(self.session, layer, (block, &weights.frequencies), pool)?;
+        }
         for (new, to) in fresh.into_iter().zip(&pool.written) {
             let to_slots = self.plans.appended.is_none().then(|| slots.clone());
             let args = PointwiseArgs { positions: to_slots, pages: self.plans.appended.clone(), ..PointwiseArgs::new(new, to.clone()) };
-            self.session.run(&self.plans.store, &args)?;
+            self.session.run(self.plans.store.as_ref().ok_or_else(unplanned)?, &args)?;
         }
         let attended = self.rows(&self.arena.attended, query)?;
         let index = self.plans.tables.clone();
         self.session.run(&self.plans.attention, &AttentionArgs { q, k: pool.k.clone(), v: pool.v.clone(), index, o: attended.clone(), lse: None })?;
         self.show(watch, layer, OUTPUT.start, &attended)?;
         self.products(plans.output, &block.output, &attended, Some(&state), std::slice::from_ref(&middle))?;
-        self.add(layer, (&attended, query), [(Projection::Output, &middle, hidden)])
+        self.add((layer, plans.output), (&attended, query), [(Projection::Output, &middle, hidden)])
     }
 
     /// Rows `[q | k | v]` of one product, q and k turned in place: q, and rows that begin with k.
@@ -114,7 +125,7 @@ impl<D: Backend> Pass<'_, D> {
         let from = |column: u64| part(&rows, column * size, rows.len - column * size);
         let (k, v) = (from(query)?, from(query + key)?);
         let targets = [(Projection::Query, &rows, all), (Projection::Key, &k, all), (Projection::Value, &v, all)];
-        self.add(layer, (x, self.config.hidden), targets)?;
+        self.add((layer, qkv), (x, self.config.hidden), targets)?;
         let positions = self.words(&self.arena.positions)?;
         for plan in &self.plans.rope {
             let frequencies = weights.frequencies.clone();
@@ -123,20 +134,24 @@ impl<D: Backend> Pass<'_, D> {
         Ok((rows, vec![k]))
     }
 
-    /// Products of q, k and v, each packed, the heads of q and k normed where they are, and turned: q, and then k and v.
+    /// Products of q, k and v, each packed, the heads of q and k normed where they are, and turned: q, and then k and v. Where pages hold latents, there
+    /// are those of k and v between the factors, and q alone is made.
     fn apart(&mut self, (layer, qkv): (usize, usize), weights: &Placed<D>, block: &Block<D>, x: &Slice<D>) -> Result<(Slice<D>, Vec<Slice<D>>)> {
         let (query, key, size) = (self.config.query(), self.config.key(), self.dtype.size());
         let count = self.plans.shape.rows as u64;
         let mut made = Vec::new();
         let mut first = 0;
-        for columns in [query, key, key] {
+        let latent = self.plans.latent.is_some();
+        for columns in [query, key, key].into_iter().take(if latent { 1 } else { 3 }) {
             made.push(part(&self.arena.rows, count * first * size, count * columns * size)?);
             first += columns;
         }
         self.products(qkv, &block.qkv, x, None, &made)?;
-        if let [q, k, v] = &made[..] {
+        if let [q] = &made[..] {
+            self.add((layer, qkv), (x, self.config.hidden), [(Projection::Query, q, query)])?;
+        } else if let [q, k, v] = &made[..] {
             let targets = [(Projection::Query, q, query), (Projection::Key, k, key), (Projection::Value, v, key)];
-            self.add(layer, (x, self.config.hidden), targets)?;
+            self.add((layer, qkv), (x, self.config.hidden), targets)?;
         }
         let positions = self.words(&self.arena.positions)?;
         let frequencies = &weights.frequencies;
@@ -185,13 +200,13 @@ impl<D: Backend> Pass<'_, D> {
         };
         self.products(split.gate_up, gate_up, &normed, None, &results)?;
         let up = part(&both, columns, both.len - columns)?;
-        self.add(layer, (&normed, hidden), [(Projection::Gate, &both, stride), (Projection::Up, &up, stride)])?;
+        self.add((layer, split.gate_up), (&normed, hidden), [(Projection::Gate, &both, stride), (Projection::Up, &up, stride)])?;
         let inner = self.rows(&self.arena.inner, wide)?;
         let glu = self.plans.glu[usize::from(split.apart)].as_ref().ok_or_else(unplanned)?;
         self.session.run(glu, &PointwiseArgs::new(both, inner.clone()))?;
         self.show(watch, layer, DOWN.start, &inner)?;
         self.products(split.down, &block.down, &inner, Some(&middle), std::slice::from_ref(&state))?;
-        self.add(layer, (&inner, wide), [(Projection::Down, &state, hidden)])
+        self.add((layer, split.down), (&inner, wide), [(Projection::Down, &state, hidden)])
     }
 }
 

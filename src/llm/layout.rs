@@ -1,5 +1,7 @@
 //! The rows of a pass as the device takes them: ids, positions, slots, and the pages of their sequences.
 
+use std::collections::HashMap;
+
 use super::shape::{PoolShape, Queries, Shape};
 use super::step::{Step, Token};
 use crate::backend::Backend;
@@ -22,6 +24,26 @@ pub struct Layout {
     keys: Vec<i32>,
     /// The pages of each sequence, `[sequences, pages]`.
     table: Vec<i32>,
+}
+
+/// The pages that a pass gathers, each once.
+#[derive(Clone, Debug)]
+pub struct Gathered {
+    pages: Vec<i32>,
+    /// Positions of the keys of those pages.
+    pub positions: Vec<i32>,
+    /// The first sequence that has each page.
+    pub sequences: Vec<usize>,
+}
+
+impl Gathered {
+    /// The pages, checked; −1 stands for none.
+    ///
+    /// # Errors
+    /// Pages that the pool does not have.
+    pub fn pages(&self, pools: PoolShape) -> Result<TokenAdapters> {
+        TokenAdapters::new(&self.pages, pools.pages)
+    }
 }
 
 /// A number as an index on the device has it.
@@ -136,6 +158,34 @@ impl Layout {
         RaggedPages::new(&self.starts, &self.keys, &self.table, pools.ragged(shape, most))
     }
 
+    /// The pages of all sequences, each once, and the same rows with a table that counts among them.
+    ///
+    /// # Errors
+    /// More pages than the shape has room for.
+    pub fn gathered(&self, shape: &Shape, pools: PoolShape) -> Result<(Gathered, Self)> {
+        let page = pools.page as usize;
+        let (mut pages, mut positions) = (vec![-1; shape.gathered], vec![0; shape.gathered * page]);
+        let (mut table, mut places, mut sequences) = (vec![0; self.table.len()], HashMap::new(), Vec::new());
+        for (sequence, &keys) in self.keys.iter().enumerate() {
+            let used = (keys.max(0) as usize).div_ceil(page.max(1)).min(shape.pages);
+            for number in 0..used {
+                let at = sequence * shape.pages + number;
+                let next = places.len();
+                let place = *places.entry(self.table[at]).or_insert(next);
+                ensure(place < shape.gathered, "pass", format_args!("at most {} different pages", shape.gathered), place + 1)?;
+                if place == next {
+                    pages[place] = self.table[at];
+                    sequences.push(sequence);
+                    for (token, position) in positions[place * page..][..page].iter_mut().enumerate() {
+                        *position = word(number * page + token)?;
+                    }
+                }
+                table[at] = word(place)?;
+            }
+        }
+        Ok((Gathered { pages, positions, sequences }, Self { table, ..self.clone() }))
+    }
+
     /// Copies the pages of the sequences to the device.
     ///
     /// # Errors
@@ -160,12 +210,26 @@ mod tests {
         // The request of seat 1 has ended, and another one has come to its seat.
         let tokens = [Token::Sampled(0), Token::Sampled(2), Token::Sampled(3), Token::Known(9), Token::Sampled(5), Token::Sampled(4)];
         let step = Step { rows: tokens.map(row).to_vec(), ..Step::default() };
-        let shape = Shape { rows: 8, sequences: 8, queries: Queries::Even, pages: 1, batch_invariant: false };
+        let shape = Shape { rows: 8, sequences: 8, queries: Queries::Even, pages: 1, gathered: 0, batch_invariant: false };
         let places = [Some(0), Some(1), Some(2), Some(3), Some(4), Some(5)];
         let layout = Layout::of_step(&step, &shape, &places).unwrap();
         assert_eq!(layout.runs(), [[0, 0, 1], [1, 2, 2], [4, 5, 1], [5, 4, 1]]);
         assert_eq!(layout.ids, [0, 0, 0, 9, 0, 0, 0, 0]);
         assert!(Layout::of_step(&step, &shape, &[None; 6]).unwrap_err().to_string().contains("drawn for"));
         assert_eq!(Layout::spare(&shape).runs(), [[0; 3]; 0]);
+    }
+
+    #[test]
+    fn pages_are_gathered_once() {
+        let shape = Shape { rows: 3, sequences: 3, queries: Queries::Even, pages: 2, gathered: 4, batch_invariant: false };
+        let pools = PoolShape { page: 2, pages: 12, filled: false };
+        // Two sequences that share their first page, and a spare one; what lies behind a sequence's last key is not gathered.
+        let layout = Layout { keys: vec![4, 3, 0], table: vec![5, 7, 5, 9, 11, 11], ..Layout::spare(&shape) };
+        let (gathered, own) = layout.gathered(&shape, pools).unwrap();
+        assert_eq!((&gathered.pages[..], &gathered.sequences[..]), (&[5, 7, 9, -1][..], &[0, 0, 1][..]));
+        assert_eq!(gathered.positions, [0, 1, 2, 3, 2, 3, 0, 0]);
+        assert_eq!((&own.table[..], &own.keys), (&[0, 1, 0, 2, 0, 0][..], &layout.keys));
+        assert!(layout.gathered(&Shape { gathered: 2, ..shape }, pools).is_err());
+        assert!(gathered.pages(PoolShape { pages: 9, ..pools }).is_err() && gathered.pages(pools).is_ok());
     }
 }

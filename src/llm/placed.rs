@@ -84,7 +84,7 @@ impl Reader<'_> {
             let parts: Vec<_> = projections.iter().collect();
             return Ok(Group { first: None, parts: vec![self.affine(session, &parts, form.bias)?] });
         }
-        let (mut first, mut parts) = (Vec::new(), Vec::new());
+        let (mut first, mut parts, mut bases) = (Vec::new(), Vec::new(), Vec::new());
         for (projection, part) in projections.iter().zip(&form.parts) {
             let (path, [d_out, d_in]) = projection;
             let (Part { rank: Some(columns), .. }, Some(rank)) = (part, config.ranks.get(path)) else {
@@ -93,13 +93,21 @@ impl Reader<'_> {
             };
             // Rows of zeros below the first factor give columns of zeros, which meet the zeros between rows of the second.
             let mut values = self.values(&format!("{path}.v.weight"), &[rank, *d_in])?;
+            let mut weight = self.values(&format!("{path}.u.weight"), &[*d_out, rank])?;
+            let inner = config.inner_rank(path).unwrap_or(rank);
+            if let Some(fill) = config.fill(path) {
+                bases.extend_from_slice(&values[(fill.at * d_in) as usize..((fill.at + fill.rows()) * d_in) as usize]);
+                values.truncate((inner * d_in) as usize);
+                weight = weight.chunks_exact(rank as usize).flat_map(|row| &row[..inner as usize]).copied().collect();
+            }
             values.resize((columns * d_in) as usize, 0.0);
             first.extend(values);
-            let weight = self.values(&format!("{path}.u.weight"), &[*d_out, rank])?;
-            let weight = upload(session, path, self.dtype, &self.dtype.encode_f32(&weight), [rank, *columns])?;
+            let weight = upload(session, path, self.dtype, &self.dtype.encode_f32(&weight), [inner, *columns])?;
             let bias = if form.bias { Some(self.vector(session, format!("{path}.bias"), *d_out)?) } else { None };
             parts.push(Affine { weight, bias });
         }
+        bases.resize((form.fill * form.d_in) as usize, 0.0);
+        first.extend(bases);
         let path = projections.first().map_or("weight", |(path, _)| path);
         let stride = self.dtype.row_stride(form.d_in);
         let place = |session: &mut Session<D>| upload(session, path, self.dtype, &encoded(self.dtype, &first), [form.d_in, stride]);

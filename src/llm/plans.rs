@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use super::config::Config;
 use super::form::{DOWN, Form, GATE_UP, OUTPUT, QKV};
-use super::layout::Layout;
+use super::latent::Latent;
+use super::layout::{Gathered, Layout};
 use super::products::Products;
 use super::rope::Scaling;
 use super::shape::{PoolShape, Queries, Shape};
@@ -87,8 +88,11 @@ pub struct Plans<D: Backend> {
     pub head_norms: Option<[Plan<Pointwise, D>; 2]>,
     /// Rotary positions of both in place, or of q and of k where they lie apart.
     pub rope: Vec<Plan<Pointwise, D>>,
-    /// The way of k and v into the pool, together, or of either: to slots of their own, or where each sequence has one row, to its end.
-    pub store: Plan<Pointwise, D>,
+    /// The way of k and v into the pool, together, or of either: to slots of their own, or where each sequence has one row, to its end. Latents have
+    /// their own.
+    pub store: Option<Plan<Pointwise, D>>,
+    /// How keys and values are made, where the pool holds latents.
+    pub latent: Option<Latent<D>>,
     /// The pages at whose end rows are appended. What attention reads before them needs no wait.
     pub appended: Option<Index<PageTable, D>>,
     pub attention: Plan<Attention, D>,
@@ -189,9 +193,11 @@ impl<D: Backend> Plans<D> {
             if some { session.plan(Pointwise::new(dtype, rows, columns, Kind::Glu(Activation::Silu))).map(Some) } else { Ok(None) }
         };
         let glu = [glu(false, [n, wide])?, glu(true, [1, n * wide])?];
-        let tables = layout.place(session, &shape, pools)?;
+        let latent = if config.latent { Some(Latent::new(session, config, dtype, &shape, pools)?) } else { None };
+        let read = read(&shape, pools, latent.is_some());
+        let tables = layout.place(session, &shape, read)?;
         let appended = match &tables {
-            AttentionIndex::Paged(pages) if shape.rows == shape.sequences => Some(pages.clone()),
+            AttentionIndex::Paged(pages) if shape.rows == shape.sequences && latent.is_none() => Some(pages.clone()),
             _ => None,
         };
         let store = if appended.is_some() { Kind::Append { cache: pools.even(&shape), stride } } else { Kind::Store { slots, stride } };
@@ -208,8 +214,9 @@ impl<D: Backend> Plans<D> {
                 (false, true) => vec![session.plan(turn_in_place(query, query))?, session.plan(turn_in_place(key, key))?],
                 (false, false) => vec![session.plan(turn_in_place(query + key, all))?],
             },
-            store: session.plan(Pointwise::new(dtype, n, columns, store))?,
-            attention: session.plan(attention(config, dtype, shape, pools))?,
+            store: if latent.is_none() { Some(session.plan(Pointwise::new(dtype, n, columns, store))?) } else { None },
+            latent,
+            attention: session.plan(attention(config, dtype, shape, read))?,
             products,
             fused,
             glu,
@@ -226,21 +233,34 @@ impl<D: Backend> Plans<D> {
         self.products.get(number).ok_or_else(|| Error::invalid("pass", "products of the model", number))
     }
 
-    /// Replaces what the last pass of these plans left on the device. Nothing is written where an error is found here.
+    /// Replaces what the last pass of these plans left on the device, and tells which pages are gathered, where they are. Nothing is written where an
+    /// error is found here.
     ///
     /// # Errors
     /// An id that is not in the vocabulary; pages that the pool does not have; a device that fails.
-    pub fn write(&self, session: &mut Session<D>, layout: &Layout, arena: &Arena<D>, vocabulary: u32, pools: PoolShape) -> Result<()> {
+    pub fn write(&self, session: &mut Session<D>, layout: &Layout, arena: &Arena<D>, vocabulary: u32, pools: PoolShape) -> Result<Option<Gathered>> {
         let ids = layout.ids(vocabulary)?;
+        let read = read(&self.shape, pools, self.latent.is_some());
+        let gathered = if self.latent.is_some() { Some(layout.gathered(&self.shape, pools)?) } else { None };
+        let layout = gathered.as_ref().map_or(layout, |(_, own)| own);
         match (&self.tables, self.shape.queries) {
-            (AttentionIndex::Paged(index), Queries::Even) => session.update_index(index, &layout.even(&self.shape, pools)?)?,
-            (AttentionIndex::RaggedPaged(index), Queries::Ragged { most }) => session.update_index(index, &layout.ragged(&self.shape, most, pools)?)?,
+            (AttentionIndex::Paged(index), Queries::Even) => session.update_index(index, &layout.even(&self.shape, read)?)?,
+            (AttentionIndex::RaggedPaged(index), Queries::Ragged { most }) => session.update_index(index, &layout.ragged(&self.shape, most, read)?)?,
             (other, _) => return Err(Error::invalid("pass", "a page table", format!("{other:?}"))),
+        }
+        if let (Some(latent), Some((gathered, _))) = (&self.latent, &gathered) {
+            latent.write(session, gathered, pools)?;
         }
         session.update_index(&self.ids, &ids)?;
         session.write(&arena.positions, bytemuck::cast_slice(&layout.positions))?;
-        session.write(&arena.slots, bytemuck::cast_slice(&layout.slots))
+        session.write(&arena.slots, bytemuck::cast_slice(&layout.slots))?;
+        Ok(gathered.map(|(gathered, _)| gathered))
     }
+}
+
+/// The pages that attention reads: those of the pool, or those that were gathered of it.
+fn read(shape: &Shape, pools: PoolShape, latent: bool) -> PoolShape {
+    if latent { PoolShape { pages: shape.gathered as u32, ..pools } } else { pools }
 }
 
 /// Attention of the rows over the pages of their sequences.

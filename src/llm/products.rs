@@ -23,6 +23,8 @@ pub struct Products<D: Backend> {
     first: Option<Plan<Linear, D>>,
     /// The product of each part, and the column between the factors where its rows begin.
     parts: Vec<(Plan<Linear, D>, Option<u64>)>,
+    /// The column where what adapters' bases give begins, and all columns of a row, where the first factors carry any.
+    fill: Option<[u64; 2]>,
 }
 
 impl<D: Backend> Products<D> {
@@ -35,7 +37,8 @@ impl<D: Backend> Products<D> {
         let between = form.between();
         let first = if between > 0 { Some(session.plan(product(form.d_in, between))?) } else { None };
         let mut column = 0;
-        let parts = form.parts.iter().map(|&Part { d_out, rank }| {
+        let made = if form.latent { 1 } else { form.parts.len() };
+        let parts = form.parts.iter().take(made).map(|&Part { d_out, rank }| {
             let (op, from) = match rank {
                 None => (product(form.d_in, d_out), None),
                 Some(rank) => (product(rank, d_out).with_x_stride(between), Some(column)),
@@ -44,7 +47,18 @@ impl<D: Backend> Products<D> {
             Ok((session.plan(op.with_bias(form.bias).with_residual(form.residual))?, from))
         });
         let parts = parts.collect::<Result<_>>()?;
-        Ok(Self { first, parts })
+        let fill = (form.fill > 0).then(|| [form.ranks(), between]);
+        Ok(Self { first, parts, fill })
+    }
+
+    /// What the bases that the first factors carry gave in the last run: its rows and their stride.
+    ///
+    /// # Errors
+    /// A slice that is not the one of the run.
+    pub fn filled(&self, between: &Slice<D>) -> Result<Option<(Slice<D>, u64)>> {
+        let (Some(plan), Some([column, stride])) = (&self.first, self.fill) else { return Ok(None) };
+        let (rows, size) = (plan.op().tokens, plan.op().dtype.size());
+        Ok(Some((part(between, column * size, (rows * stride - column) * size)?, stride)))
     }
 
     /// Runs the products of `x`, each into its `y`. What lies between factors is in `between`.

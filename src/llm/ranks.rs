@@ -40,6 +40,19 @@ impl Ranks {
         Ok(Self(all))
     }
 
+    /// Whether pages are to hold what lies between the factors of k and v: `low_rank` says so by `latent`, PaLU's configuration by its ranks of
+    /// heads.
+    ///
+    /// # Errors
+    /// A value that is no truth.
+    pub fn latent(keys: &Keys<'_>) -> Result<bool> {
+        match keys.get(KEY).and_then(|map| map.get("latent")) {
+            None | Some(Value::Null) => Ok(keys.get("head_wise_ranks").is_some_and(Value::is_object)),
+            Some(Value::Bool(latent)) => Ok(*latent),
+            Some(other) => keys.refuse(KEY, "latent to be true or false", other),
+        }
+    }
+
     /// The stored rank of a projection, where it is factored.
     pub fn get(&self, path: &str) -> Option<u64> {
         self.0.get(path).copied()

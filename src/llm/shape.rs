@@ -16,6 +16,8 @@ pub struct Shape {
     pub pages: usize,
     /// Whether a row has the same bits in every shape: see [`Linear::batch_invariant`](crate::ops::Linear).
     pub batch_invariant: bool,
+    /// The most different pages of all sequences together, where they are gathered; else 0.
+    pub gathered: usize,
 }
 
 /// How rows are spread over sequences.
@@ -34,6 +36,8 @@ pub struct PoolShape {
     pub page: u32,
     /// Pages of the pool.
     pub pages: u32,
+    /// Whether pages of latents hold what adapters' bases give as well, where the padding carries them.
+    pub filled: bool,
 }
 
 impl PoolShape {

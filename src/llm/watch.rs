@@ -50,7 +50,9 @@ impl<D: Backend> Model<D> {
             let plans = match plans.entry(rows) {
                 Entry::Occupied(there) => there.into_mut(),
                 Entry::Vacant(room) => {
-                    let shape = Shape { rows, sequences: 1, queries: Queries::Even, pages: pools.pages as usize, batch_invariant: false };
+                    let pages = pools.pages as usize;
+                    let gathered = if config.latent { pages } else { 0 };
+                    let shape = Shape { rows, sequences: 1, queries: Queries::Even, pages, gathered, batch_invariant: false };
                     room.insert(Plans::new(session, config, dtype, shape, pools, true)?)
                 }
             };

@@ -122,6 +122,25 @@ pub fn by_parameters(curves: &[Curve], rule: Rule, keep: f64) -> Result<Plan> {
     }
 }
 
+/// The ranks that a budget of pages buys: the share `keep` of the columns that keys and values have. A rank takes as many columns, and no projection stays
+/// whole.
+///
+/// # Errors
+/// A share that is not above 0 and at most 1; a rule that rounds afterwards; ranks that a projection does not have.
+pub fn by_cache(curves: &[Curve], rule: Rule, keep: f64) -> Result<Plan> {
+    ensure(keep > 0.0 && keep <= 1.0, "keep", "a share above 0 and at most 1", keep)?;
+    let budget = (keep * curves.iter().map(|curve| curve.shape[0]).sum::<u64>() as f64).floor() as u64;
+    match rule {
+        Rule::Uniform => {
+            let share = |curve: &Curve| ((keep * curve.shape[0] as f64).floor() as u64).clamp(1, curve.shape[0].min(curve.shape[1]));
+            within(curves, 1, budget, &|curve, rank| rank.filter(|&rank| rank == share(curve)))
+        }
+        Rule::Free => within(curves, 1, budget, &|_, rank| rank),
+        Rule::Multiples(number) => within(curves, number, budget, &|_, rank| rank),
+        Rule::Nearest(_) => Err(Error::invalid("ranks", "uniform, free, align:N or knapsack for a budget of pages", rule)),
+    }
+}
+
 /// Parameters of a projection; a rank that saves none is not to be had.
 fn parameters(curve: &Curve, rank: Option<u64>) -> Option<u64> {
     let cost = curve.parameters(rank);
@@ -223,6 +242,22 @@ mod tests {
         let all = by_parameters(&curves, Rule::Free, 1.0).unwrap();
         assert_eq!((all.nats, all.ranks.len()), (0.0, 0));
         assert!(by_parameters(&curves, Rule::Multiples(64), 0.05).is_err() && by_parameters(&curves, Rule::Free, 0.0).is_err());
+    }
+
+    #[test]
+    fn a_budget_of_pages_is_of_columns() {
+        let curves = curves();
+        let columns: u64 = curves.iter().map(|curve| curve.shape[0]).sum();
+        for keep in [0.8, 0.5, 0.3] {
+            let of = |rule| by_cache(&curves, rule, keep).unwrap();
+            let free = of(Rule::Free);
+            for rule in [Rule::Uniform, Rule::Free, Rule::Multiples(4)] {
+                let plan = of(rule);
+                assert_eq!((plan.ranks.len(), plan.cost), (curves.len(), plan.ranks.values().sum()), "{rule} at {keep}");
+                assert!(plan.cost as f64 <= keep * columns as f64 && plan.nats >= free.nats - 1e-12, "{rule} at {keep}");
+            }
+        }
+        assert!(by_cache(&curves, Rule::Nearest(8), 0.5).is_err() && by_cache(&curves, Rule::Multiples(32), 0.5).is_err());
     }
 
     #[test]

@@ -2,13 +2,20 @@
 //!
 //! The first factor gets rows of zeros and the second columns of them. The products between have zeros there, and nothing is added by them.
 //! Engines that are slow at odd sizes are fast at the padded ones; this crate's own pads rows in memory anyway.
+//!
+//! The rows that the first factor gets may carry the input bases that a population of adapters shares, in place of zeros. The second factor has zeros there
+//! all the same, so that the model stays what it was, and what adapters read comes with the projection's own product.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::str::FromStr;
 
+use half::f16;
+
+use crate::adapters::encoded::Matrix;
+use crate::adapters::engine::AdapterSource;
 use crate::error::{Error, Result};
-use crate::llm::WeightSource;
+use crate::llm::{Config, Fill, WeightSource};
 
 /// What stored ranks are rounded up to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,10 +53,35 @@ impl FromStr for Target {
     }
 }
 
-/// Weights whose factors have zeros added.
+/// The bases that the padding of a projection's first factor is to carry.
+pub struct Filling {
+    /// Where they lie.
+    pub fill: Fill,
+    bases: Vec<Matrix<f16>>,
+}
+
+/// The bases that the factored projections of a model are to carry, by module path: those of the population `source`.
+///
+/// # Errors
+/// Adapters of another model; adapters that share no input basis in any factored projection; a source that cannot be read.
+pub fn fillings(config: &Config, source: &dyn AdapterSource) -> Result<BTreeMap<String, Filling>> {
+    let mut all = BTreeMap::new();
+    for (path, shared) in source.projections()? {
+        config.fits(&path, [shared.d_out as u64, shared.d_in as u64])?;
+        let Some(fill) = config.ranks.get(&path).and_then(|rank| Fill::of(rank, &shared)) else { continue };
+        all.insert(path, Filling { fill, bases: shared.input_bases });
+    }
+    if all.is_empty() {
+        return Err(Error::invalid("--fill", "adapters that share an input basis in a factored projection", "none: compress them with shared bases"));
+    }
+    Ok(all)
+}
+
+/// Weights whose factors have zeros added, or bases.
 pub struct Padded<'a> {
     inner: &'a dyn WeightSource,
     stored: &'a BTreeMap<String, u64>,
+    fillings: Option<&'a BTreeMap<String, Filling>>,
 }
 
 /// A factor of a projection.
@@ -62,16 +94,22 @@ enum Factor {
 impl<'a> Padded<'a> {
     /// The weights of `inner` with the factors of each path of `stored` padded to its rank there.
     pub fn new(inner: &'a dyn WeightSource, stored: &'a BTreeMap<String, u64>) -> Self {
-        Self { inner, stored }
+        Self { inner, stored, fillings: None }
     }
 
-    fn factor(&self, name: &str) -> Option<(Factor, u64)> {
+    /// Puts `fillings` into the padding of first factors.
+    #[must_use]
+    pub fn with_fillings(self, fillings: &'a BTreeMap<String, Filling>) -> Self {
+        Self { fillings: Some(fillings), ..self }
+    }
+
+    fn factor<'n>(&self, name: &'n str) -> Option<(Factor, u64, &'n str)> {
         let (path, factor) = match (name.strip_suffix(".v.weight"), name.strip_suffix(".u.weight")) {
             (Some(path), _) => (path, Factor::First),
             (None, Some(path)) => (path, Factor::Second),
             (None, None) => return None,
         };
-        Some((factor, *self.stored.get(path)?))
+        Some((factor, *self.stored.get(path)?, path))
     }
 }
 
@@ -82,7 +120,7 @@ impl WeightSource for Padded<'_> {
 
     fn shape(&self, name: &str) -> Option<Vec<u64>> {
         let mut shape = self.inner.shape(name)?;
-        if let Some((factor, stored)) = self.factor(name) {
+        if let Some((factor, stored, _)) = self.factor(name) {
             *shape.get_mut(usize::from(factor == Factor::Second))? = stored;
         }
         Some(shape)
@@ -94,13 +132,19 @@ impl WeightSource for Padded<'_> {
 
     fn read(&self, name: &str) -> Result<(Vec<u64>, Vec<f32>)> {
         let (shape, mut values) = self.inner.read(name)?;
-        let (Some((factor, stored)), &[rows, columns]) = (self.factor(name), &shape[..]) else { return Ok((shape, values)) };
+        let (Some((factor, stored, path)), &[rows, columns]) = (self.factor(name), &shape[..]) else { return Ok((shape, values)) };
         let rank = if factor == Factor::First { rows } else { columns };
         if rank > stored {
             return Err(Error::input_item(self.path(), name, format!("expected a rank of at most {stored}, found {rank}")));
         }
         if factor == Factor::First {
             values.resize((stored * columns) as usize, 0.0);
+            if let Some(filling) = self.fillings.and_then(|fillings| fillings.get(path)) {
+                let rows = filling.bases.iter().flat_map(|basis| (0..basis.cols).map(move |column| (basis, column)));
+                for (to, (basis, column)) in values.chunks_exact_mut(columns as usize).skip(filling.fill.at as usize).zip(rows) {
+                    to.iter_mut().enumerate().for_each(|(row, to)| *to = basis.at(row, column).to_f32());
+                }
+            }
             return Ok((vec![stored, columns], values));
         }
         let mut padded = vec![0.0; (rows * stored) as usize];
@@ -145,6 +189,13 @@ mod tests {
         assert_eq!(padded.read("q.v.weight").unwrap().0, [2, 2]);
         assert_eq!((padded.shape("p.u.weight"), padded.shape("p.v.weight")), (Some(vec![2, 4]), Some(vec![4, 2])));
         assert!(Padded::new(&one, &BTreeMap::from([("p".to_owned(), 1)])).read("p.v.weight").is_err());
+        // A basis [2, 1] in the last row, and nothing of it in the second factor.
+        let bases = vec![Matrix::new(2, 1, vec![f16::from_f32(5.0), f16::from_f32(6.0)]).unwrap()];
+        let fill = Fill { rank: 2, at: 3, bases: 1, columns: 1, sha256: String::new() };
+        let fillings = BTreeMap::from([("p".to_owned(), Filling { fill, bases })]);
+        let filled = Padded::new(&one, &stored).with_fillings(&fillings);
+        assert_eq!(filled.read("p.v.weight").unwrap().1, [1.0, 2.0, 3.0, 4.0, 0.0, 0.0, 5.0, 6.0]);
+        assert_eq!(filled.read("p.u.weight").unwrap(), padded.read("p.u.weight").unwrap());
     }
 
     #[test]

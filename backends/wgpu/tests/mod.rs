@@ -6,6 +6,7 @@ mod codebook_gemm;
 mod conversions;
 mod device;
 mod linear;
+mod pointwise;
 
 use super::{Queue, Wgpu};
 use crate::backend::Kernel;

@@ -22,7 +22,7 @@ use crate::llm::grammar::Rule;
 use crate::llm::head::Head;
 use crate::llm::model::Model;
 use crate::llm::plans::Arena;
-use crate::llm::pools::Pools;
+use crate::llm::pools::{Pools, buffer_bytes, token_bytes};
 use crate::llm::sample::{Choice, SamplingParams};
 use crate::llm::schedule::{self, Finish, Finished, Options, Plan, Scheduler, Usage};
 use crate::llm::shape::PoolShape;
@@ -106,12 +106,8 @@ impl<D: Backend> Engine<D> {
         let adapted = match adapters {
             None => None,
             Some(source) => {
-                let engine = crate::adapters::engine::Engine::open(
-                    session,
-                    source,
-                    AdapterOptions::new(dtype).with_reserve(options.reserve).with_batch_invariant(options.invariant),
-                )?;
-                Some(Adapted::new(engine, &config, options.adapters)?)
+                let own = AdapterOptions::new(dtype).with_reserve(options.reserve).with_batch_invariant(options.invariant);
+                Some(Adapted::new(session, source, own, &config, options.adapters)?)
             }
         };
         let split = adapted.is_some() || options.invariant;
@@ -121,15 +117,15 @@ impl<D: Backend> Engine<D> {
         let arena = Arena::new(session, &config, dtype, [rows, heads], split)?;
         let hints = session.device().hints();
         let (page, ahead) = (options.page_of(config.kv_heads, hints), options.ahead.unwrap_or(hints.beside_host));
-        let page_bytes = Pools::<D>::token_bytes(&config, dtype) * u64::from(page);
+        let page_bytes = token_bytes(&config, dtype, adapted.is_some()) * u64::from(page);
         let context_pages = (context as u64).div_ceil(page.into());
         let half = session.caps().memory_bytes.map_or(CACHE_BYTES, |bytes| bytes / 2);
-        let layer_bytes = page_bytes / config.layers.max(1) as u64;
-        let most = (session.caps().max_buffer_bytes / layer_bytes.max(1)).min(i32::MAX as u64 / u64::from(page));
+        let buffer_bytes = buffer_bytes(&config, dtype, adapted.is_some()) * u64::from(page);
+        let most = (session.caps().max_buffer_bytes / buffer_bytes.max(1)).min(i32::MAX as u64 / u64::from(page));
         let pages = options.cache_bytes.unwrap_or(half) / page_bytes.max(1);
         let pages = pages.min(context_pages.saturating_mul(options.seats.into())).min(most);
         ensure(pages > 0, "engine: cache_bytes", format_args!("at least {page_bytes}, a page of {page} tokens"), options.cache_bytes.unwrap_or(half))?;
-        let shape = PoolShape { page, pages: u32::try_from(pages).unwrap_or(u32::MAX) };
+        let shape = PoolShape { page, pages: u32::try_from(pages).unwrap_or(u32::MAX), filled: adapted.is_some() };
         let pools = Pools::new(session, &config, dtype, shape)?;
         let digest = Digest::of(format!("{config:?} {dtype}").as_bytes());
         let scheduler = Scheduler::new(Options {
@@ -268,7 +264,7 @@ impl<D: Backend> Engine<D> {
     /// A name that no adapter has; what the source fails with.
     pub fn encoded_adapter(&self, name: &str) -> Result<Arc<EncodedAdapter>> {
         let Some(adapted) = &self.adapted else { return Err(without(name)) };
-        adapted.engine.encoded(adapted.engine.adapter(name)?)
+        adapted.encoded(name)
     }
 
     /// Whether the adapter of that name is on the device.

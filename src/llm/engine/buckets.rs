@@ -43,8 +43,8 @@ fn rounded(number: usize) -> usize {
 pub const FEW: usize = 16;
 
 /// The shape that a step is rounded up to, given the rows, the sequences and the pages of a sequence that no step has more of. Where the form of
-/// attention may not depend on the step, it is the ragged one.
-pub fn shape(step: &Step, [rows, sequences, pages]: [usize; 3], invariant: bool) -> Shape {
+/// attention may not depend on the step, it is the ragged one. `latent` is the pool whose pages are gathered, where they are.
+pub fn shape(step: &Step, [rows, sequences, pages]: [usize; 3], invariant: bool, latent: Option<PoolShape>) -> Shape {
     let longest = step.sequences.iter().map(|span| span.pages.len()).max().unwrap_or(0);
     let pages = longest.max(1).next_power_of_two().min(pages);
     let one_each = step.rows.len() == step.sequences.len();
@@ -56,7 +56,13 @@ pub fn shape(step: &Step, [rows, sequences, pages]: [usize; 3], invariant: bool)
         (true, true) => Queries::Ragged { most: 1 },
         (false, _) => Queries::Ragged { most: rows },
     };
-    Shape { rows, sequences, queries, pages, batch_invariant: invariant }
+    let gathered = latent.map_or(0, |pools| {
+        let mut different = step.pages.clone();
+        different.sort_unstable();
+        different.dedup();
+        rounded(different.len()).max(FEW.div_ceil(pools.page.max(1) as usize)).min(pools.pages as usize)
+    });
+    Shape { rows, sequences, queries, pages, gathered, batch_invariant: invariant }
 }
 
 impl<D: Backend> Default for Buckets<D> {

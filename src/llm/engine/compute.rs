@@ -11,7 +11,6 @@ use super::masks::Masks;
 use crate::backend::Backend;
 use crate::device::Slice;
 use crate::error::{Error, Result};
-use crate::llm::deltas::Deltas;
 use crate::llm::forward::Pass;
 use crate::llm::head::Head;
 use crate::llm::layout::Layout;
@@ -28,19 +27,24 @@ impl<D: Backend> Engine<D> {
     /// Puts a plan's step into the device's queue, with the draws of its tokens where the host has no part in them.
     pub(super) fn launch(&mut self, plan: &Plan) -> Result<Work<D>> {
         let step = &plan.step;
-        let shape = shape(step, self.most, self.invariant);
+        let latent = Some(self.pools.shape).filter(|_| self.model.config.latent);
+        let shape = shape(step, self.most, self.invariant, latent);
         let layout = Layout::of_step(step, &shape, &self.seats)?;
         let with = step.rows.iter().any(|row| row.adapter.is_some());
         let (config, dtype, pools) = (&self.model.config, self.model.dtype, self.pools.shape);
         let session = &mut self.model.session;
         let bucket = self.buckets.get(session, config, dtype, shape, (pools, self.adapted.is_some()))?;
-        bucket.plans.write(session, &layout, &self.arena, config.vocabulary, pools)?;
+        let gathered = bucket.plans.write(session, &layout, &self.arena, config.vocabulary, pools)?;
         for [row, from, count] in layout.runs() {
             let last = self.last.as_ref().ok_or_else(|| Error::invalid("step", "ids that were drawn on the device", "none"))?;
             session.copy_ids(&part(last, 4 * from as u64, 4 * count as u64)?, &bucket.plans.ids, row)?;
         }
+        let tokens = shape.gathered * pools.page as usize;
         if let (true, Some(adapted)) = (with, &mut self.adapted) {
             adapted.write(session, &step.rows, shape.rows)?;
+            if let Some(gathered) = &gathered {
+                adapted.write_gathered(session, step, gathered, (pools.page as usize, tokens))?;
+            }
         }
         // Where each sequence has one row, nearly all are drawn from.
         let one_each = step.rows.len() == step.sequences.len();
@@ -55,8 +59,7 @@ impl<D: Backend> Engine<D> {
         let (arena, weights, keys) = (&self.arena, &self.model.weights, &self.pools);
         let adapted = &mut self.adapted;
         let mut run = |session: &mut Session<D>| {
-            let parts = adapted.as_mut().filter(|_| with).and_then(|adapted| adapted.parts(shape.rows));
-            let deltas = parts.map(|(engine, batch, paths)| Deltas { engine, batch, paths });
+            let deltas = adapted.as_mut().filter(|_| with).and_then(|adapted| adapted.deltas(shape.rows, tokens));
             Pass { session, config, dtype, arena, plans, deltas }.run(weights, keys)?;
             head.map_or(Ok(()), |head| head.run(session, weights, arena, &arena.state).map(|_| ()))
         };

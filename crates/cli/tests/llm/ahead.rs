@@ -8,17 +8,17 @@ use trifuse::llm::engine::{Engine, EngineOptions, Output, Request};
 use trifuse::llm::sample::SamplingParams;
 use trifuse::llm::schedule::Finish;
 
-use super::engine::{Answer, Arrival, Tiny, assert_same, engine, requests, roomy, serve, tiny};
+use super::engine::{Answer, Arrival, Test, Tiny, assert_same, engine, requests, roomy, serve, tiny};
 use super::tiny::VOCABULARY;
 
 pub fn trials<D: Backend>(device: &Arc<D>) -> Vec<Trial> {
-    let tests: [(&'static str, fn(&Arc<D>)); 4] = [
+    let tests: [Test<D>; 4] = [
         ("engine: a step that is launched early gives the tokens of one that waits", as_one_that_waits),
         ("engine: a step that is launched early outlives ends, cancels and deadlines", ends),
         ("engine: a step that is launched early bears preemption", preempted),
         ("engine: a step waits where the host has a part in it", waits),
     ];
-    let trial = |(name, test): (&'static str, fn(&Arc<D>))| {
+    let trial = |(name, test): Test<D>| {
         let device = device.clone();
         Trial::test(name, move || {
             test(&device);

@@ -43,9 +43,19 @@ pub struct Tiny {
     _folder: tempfile::TempDir,
 }
 
+impl Tiny {
+    /// A model in a folder that lives as long.
+    pub fn new(files: Files, folder: tempfile::TempDir) -> Self {
+        Self { files, _folder: folder }
+    }
+}
+
 pub fn tiny(number: usize) -> Tiny {
+    tiny_of(&kinds()[number])
+}
+
+pub fn tiny_of(kind: &Kind) -> Tiny {
     let folder = tempfile::tempdir().unwrap();
-    let kind: &Kind = &kinds()[number];
     kind.write(folder.path());
     Tiny { files: Files::open(folder.path()).unwrap(), _folder: folder }
 }
@@ -168,10 +178,14 @@ pub fn requests(count: usize, longest: usize, adapted: bool, seed: u64) -> Vec<A
 
 /// Each request in an engine of its own.
 pub fn each_alone<D: Backend>(dtype: DType, device: &Arc<D>, tiny: &Tiny, arrivals: &[Arrival], adapted: bool) -> Vec<Answer> {
-    let mut alone = engine_in(dtype, device, tiny, roomy(), adapted);
+    alone_in(&mut engine_in(dtype, device, tiny, roomy(), adapted), arrivals)
+}
+
+/// Each request by itself.
+pub fn alone_in<D: Backend>(alone: &mut Engine<D>, arrivals: &[Arrival]) -> Vec<Answer> {
     // A salt of its own keeps a request from the pages of those before it.
     let salted = |(number, (_, request)): (usize, &Arrival)| (0, request.clone().with_salt(Some(number.to_le_bytes().to_vec())));
-    arrivals.iter().enumerate().map(|arrival| serve(&mut alone, &[salted(arrival)]).remove(0)).collect()
+    arrivals.iter().enumerate().map(|arrival| serve(alone, &[salted(arrival)]).remove(0)).collect()
 }
 
 /// Tokens are equal, and so are the bits of their log-probabilities.
@@ -184,7 +198,7 @@ pub fn assert_same(found: &[Answer], wanted: &[Answer], how: &str) {
 }
 
 /// A test: its name, and what it does.
-type Test<D> = (&'static str, fn(&Arc<D>));
+pub type Test<D> = (&'static str, fn(&Arc<D>));
 
 pub fn trials<D: Backend>(device: &Arc<D>) -> Vec<Trial> {
     let tests: [Test<D>; 10] = [

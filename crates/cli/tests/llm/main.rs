@@ -16,7 +16,9 @@ mod client;
 mod coming;
 mod command;
 mod engine;
+mod filled;
 mod golden;
+mod latent;
 mod ruled;
 mod serve;
 #[cfg(all(unix, feature = "serve"))]
@@ -49,6 +51,8 @@ fn main() {
     trials.extend(command::trials());
     trials.extend(shrink::commands());
     trials.extend(adapted::commands());
+    trials.extend(filled::commands());
+    trials.extend(latent::commands());
     #[cfg(all(unix, feature = "serve"))]
     trials.push(libtest_mimic::Trial::test("serve answers as the library says", || {
         serve::answers_as_the_library_says();
@@ -82,6 +86,8 @@ impl Visit for Collect {
             told::trials(&device),
             shrink::trials(&device),
             soak::trials(&device),
+            filled::trials(&device),
+            latent::trials(&device),
         ];
         Ok(backends::in_turn(device.as_ref(), trials.into_iter().flatten().collect()))
     }

@@ -33,6 +33,8 @@ pub struct Kind {
     rank: fn(usize, usize) -> Option<usize>,
     /// What the stored rank is a multiple of.
     stored: usize,
+    /// Groups of heads of k and v that have factors of their own, which are stored by PaLU's names where there are several.
+    groups: usize,
     /// How far a pair of a head turns from a token to the next, and the factor in front of the scores.
     turns: fn(usize, usize) -> f64,
     sharpness: f64,
@@ -55,6 +57,7 @@ pub fn kinds() -> Vec<Kind> {
         head_norm: false,
         rank: |_, _| None,
         stored: 1,
+        groups: 1,
         turns: plain_turns,
         sharpness: 1.0,
     };
@@ -109,6 +112,32 @@ pub fn kinds() -> Vec<Kind> {
     ]
 }
 
+/// Models whose pages hold latents of keys and values.
+pub fn latents() -> Vec<Kind> {
+    let [plain, other, qwen3, two_factors] = [8, 8, 7, 9].map(|number| kinds().swap_remove(number));
+    let latent = |mut config: Value| {
+        config["low_rank"] = json!({"latent": true});
+        config
+    };
+    let palu = json!({"model_type": "palullama", "num_attention_heads": 4, "num_key_value_heads": 4, "head_wise_ranks": {}});
+    vec![
+        Kind { name: "latent: llama", config: latent(plain.config.clone()), rank: latent_ranks, ..plain },
+        Kind { name: "latent: qwen3", config: latent(qwen3.config.clone()), rank: latent_ranks, ..qwen3 },
+        Kind {
+            name: "latent: qwen2 with factors everywhere",
+            config: latent(two_factors.config.clone()),
+            rank: |layer, number| latent_ranks(layer, number).or(Some(9 + 2 * number)),
+            ..two_factors
+        },
+        Kind { name: "latent: PaLU's groups of heads", config: palu, heads: [4, 4], head_dim: 24, groups: 2, rank: latent_ranks, ..other },
+    ]
+}
+
+/// Ranks of k and v that are no multiples of anything, but even, for two groups of heads.
+fn latent_ranks(layer: usize, number: usize) -> Option<usize> {
+    [[None, Some(22), Some(14)], [None, Some(10), Some(30)]][layer].get(number).copied().flatten()
+}
+
 /// Odd ranks of q, v, the output, up and down, in turn.
 fn some_ranks(layer: usize, number: usize) -> Option<usize> {
     [[Some(21), None, Some(5), None, None, Some(33), None], [None, None, None, Some(29), Some(41), None, Some(35)]][layer][number]
@@ -125,6 +154,7 @@ impl Kind {
             all.insert(format!("{name}.weight"), (shape.to_vec(), values));
         };
         let [q, k] = self.heads.map(|heads| heads * self.head_dim);
+        let mut blocks = Vec::new();
         add("model.embed_tokens".into(), &[VOCABULARY, HIDDEN], 0.0, 2.0);
         add("model.norm".into(), &[HIDDEN], 1.0, 0.5);
         if !self.tied {
@@ -148,15 +178,23 @@ impl Kind {
                     add(of(name), &shape, 0.0, 0.5);
                     continue;
                 };
+                let groups = if number == 1 || number == 2 { self.groups } else { 1 };
                 // Products of the factors vary as the matrices do.
                 let spread = (0.5 * (12.0 / rank as f32).sqrt()).sqrt();
                 add(format!("{}.v", of(name)), &[rank, shape[1]], 0.0, spread);
                 add(format!("{}.u", of(name)), &[shape[0], rank], 0.0, spread);
+                blocks.push((format!("{}.u.weight", of(name)), groups));
             }
             ["input_layernorm", "post_attention_layernorm"].into_iter().for_each(|name| add(of(name), &[HIDDEN], 1.0, 0.5));
             if self.head_norm {
                 ["self_attn.q_norm", "self_attn.k_norm"].into_iter().for_each(|name| add(of(name), &[self.head_dim], 1.0, 0.5));
             }
+        }
+        // A group of heads reads its own columns alone.
+        for (name, groups) in blocks {
+            let (shape, values) = all.get_mut(&name).unwrap();
+            let (rows, columns) = (shape[0] / groups, shape[1] / groups);
+            values.iter_mut().enumerate().filter(|(at, _)| at / shape[1] / rows != at % shape[1] / columns).for_each(|(_, value)| *value = 0.0);
         }
         if self.bias {
             for (name, size) in (0..LAYERS)
@@ -181,7 +219,12 @@ impl Kind {
         std::fs::write(folder.join("chat_template.jinja"), "{% for m in messages %}{{ m.content }} {% endfor %}").unwrap();
         // Two files and an index, as larger models have.
         let mut places = serde_json::Map::new();
-        let tensors: Tensors = self.tensors().into_iter().map(|(name, tensor)| (name.clone(), self.padded(&name, tensor))).collect();
+        let tensors: Tensors = self
+            .tensors()
+            .into_iter()
+            .map(|(name, tensor)| (name.clone(), self.padded(&name, tensor)))
+            .flat_map(|(name, tensor)| self.named(name, tensor))
+            .collect();
         let (first, second): (Vec<_>, Vec<_>) = tensors.iter().partition(|(name, _)| name.contains("layers.0."));
         for (file, part) in [("model-1.safetensors", first), ("model-2.safetensors", second)] {
             let views = part.iter().map(|(name, (shape, values))| {
@@ -191,6 +234,22 @@ impl Kind {
             std::fs::write(folder.join(file), safetensors::serialize(views.collect::<Vec<_>>(), None).unwrap()).unwrap();
         }
         std::fs::write(folder.join("model.safetensors.index.json"), json!({"weight_map": places}).to_string()).unwrap();
+    }
+
+    /// A tensor by the names that it is stored with: PaLU's for factors of k and v by groups of heads.
+    fn named(&self, name: String, (shape, values): (Vec<usize>, Vec<f32>)) -> Tensors {
+        let of = |end: &str| name.strip_suffix(end).filter(|path| self.groups > 1 && (path.ends_with("k_proj") || path.ends_with("v_proj")));
+        if let Some(path) = of(".v.weight") {
+            return Tensors::from([(format!("{path}.VT.weight"), (shape, values))]);
+        }
+        let Some(path) = of(".u.weight") else { return Tensors::from([(name, (shape, values))]) };
+        let (rows, columns) = (shape[0] / self.groups, shape[1] / self.groups);
+        let block = |group: usize| {
+            let lines = values.chunks_exact(shape[1]).skip(group * rows).take(rows);
+            let own = lines.flat_map(|line| line[group * columns..][..columns].to_vec()).collect();
+            (format!("{path}.U.{group}.weight"), (vec![rows, columns], own))
+        };
+        (0..self.groups).map(block).collect()
     }
 
     /// A factor as it is stored: with rows or columns of zeros.
@@ -272,7 +331,7 @@ impl Kind {
 }
 
 pub fn trials<D: Backend>(device: &Arc<D>) -> Vec<Trial> {
-    let trials = kinds().into_iter().map(|kind| {
+    let trials = kinds().into_iter().chain(latents()).map(|kind| {
         let device = device.clone();
         Trial::test(format!("tiny {}", kind.name), move || {
             against(&device, &kind);

@@ -13,7 +13,7 @@ use trifuse::backends::{Choice, Visit};
 use trifuse::llm::{Beside, Dense, Files, Model, WeightSource};
 use trifuse::shrink::factor::Method;
 use trifuse::shrink::moments::Moments;
-use trifuse::shrink::plan::{Curve, Plan, Rule, by_parameters};
+use trifuse::shrink::plan::{Curve, Plan, Rule, by_cache, by_parameters};
 use trifuse::shrink::profile::{Mix, Profile};
 use trifuse::shrink::store::{Pairs, Shrunk, configuration, write};
 use trifuse::shrink::weigh::{Chosen, Subject, Worth, curves, pairs, weigh};
@@ -95,6 +95,9 @@ pub struct Args {
     /// Leave the projections whose path has a match of this regular expression
     #[arg(long, value_name = "REGEX")]
     leave: Option<String>,
+    /// Factor k and v of every layer, and let pages hold what lies between the factors: --keep is the share of a token's keys and values in them
+    #[arg(long, conflicts_with_all = ["profile", "leave", "dense"])]
+    latent: bool,
     /// What the weights are written in
     #[arg(long, default_value = "f32", value_name = "DTYPE", value_parser = values::dtype())]
     dtype: DType,
@@ -199,10 +202,12 @@ impl Visit for Job<'_> {
         let texts = args.calibration.texts(files)?;
         let moments = self.moments(&mut model, texts.as_ref())?;
         let subject = Subject { config: &files.config, source: files.weights.as_ref(), moments: &moments, method: args.factors.into() };
-        let chosen = subject.chosen(&|path| self.leave.is_none_or(|leave| !leave.is_match(path)));
+        let wanted = |path: &str| !args.latent || path.ends_with(".k_proj") || path.ends_with(".v_proj");
+        let chosen = subject.chosen(&|path| wanted(path) && self.leave.is_none_or(|leave| !leave.is_match(path)));
         let curves = self.curves(&mut model, &subject, &chosen, texts.as_ref())?;
         let plan = match (&args.profile, args.budget) {
             (Some(path), Budget::Time) => Profile::open(path)?.plan(&curves, args.ranks, args.keep, &args.mix)?,
+            _ if args.latent => by_cache(&curves, args.ranks, args.keep)?,
             _ => by_parameters(&curves, args.ranks, args.keep)?,
         };
         let progress = Progress::new(self.output, "truncating", plan.ranks.len() as u64);
@@ -234,10 +239,16 @@ impl Visit for Job<'_> {
 fn certificate(args: &Args, plan: &Plan, moments: &Moments, texts: Option<&Texts>, nats: bool, measured: Option<&Measured>) -> Value {
     let calibration = texts.map(|texts| json!({"texts": texts.names, "sha256": texts.sha256, "tokens": moments.tokens(), "window": args.calibration.window}));
     let moments = args.moments.as_deref().map(Path::display).map(|path| path.to_string());
+    let of = match args.budget {
+        _ if args.latent => "cache",
+        Budget::Time => "time",
+        Budget::Params => "parameters",
+    };
     json!({
         "method": Method::from(args.factors).name(),
         "rule": args.ranks.to_string(),
-        "budget": {"keep": args.keep, "of": if args.budget == Budget::Time { "time" } else { "parameters" }, "most": plan.budget, "taken": plan.cost},
+        "latent": args.latent,
+        "budget": {"keep": args.keep, "of": of, "most": plan.budget, "taken": plan.cost},
         "parameters": plan.parameters,
         "ranks": plan.ranks,
         "stored": plan.ranks,
