@@ -13,9 +13,8 @@ use crate::backends::cuda::variant::Target;
 use crate::ops::CodebookGemm;
 use crate::ops::codebook_gemm::{CodebookSlice, ScaledBy};
 
-/// The fewest tokens, and the most adapters, of `sgmv_long`. With more adapters a run is short, and each run decodes its columns anew.
-/// Beyond the fewest, the rule does not look at the number of tokens: what a row gets from this variant must not depend on the rest of the
-/// batch.
+/// The fewest tokens, and the most adapters, of `sgmv_long`. With more adapters a run is short, and each run decodes its columns anew. Beyond
+/// the fewest, the number of tokens decides nothing: what a row gets from this variant must not depend on the rest of the batch.
 pub(super) const LEAST_TOKENS: u64 = 129;
 pub(super) const MOST_ADAPTERS: u32 = 31;
 /// The largest rank for which `sgmv_long` is faster than `sm80`.
