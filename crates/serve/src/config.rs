@@ -15,6 +15,9 @@ pub struct Config {
     /// Where to listen for gRPC; `None` does not.
     #[cfg(feature = "grpc")]
     pub grpc_listen: Option<SocketAddr>,
+    /// Where a collector takes traces; `None` makes none.
+    #[cfg(feature = "otlp")]
+    pub traces: Option<crate::otlp::Endpoint>,
     /// Who may ask; without keys everybody.
     pub keys: Keys,
     /// Bounds of sizes and times.
@@ -90,6 +93,8 @@ impl Config {
             listen,
             #[cfg(feature = "grpc")]
             grpc_listen: None,
+            #[cfg(feature = "otlp")]
+            traces: None,
             keys: Keys::default(),
             limits: Limits::default(),
             adapter_root: None,

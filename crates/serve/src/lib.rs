@@ -4,11 +4,12 @@
 //! [`queueing`]; a [`LanguageModel`] is served by [`Generate`](generate::Generate), which other
 //! engines may implement.
 //!
-//! Feature `grpc`: the open inference protocol over gRPC, on a port of its own.
+//! Feature `grpc`: the open inference protocol over gRPC, on a port of its own. Feature `otlp`: a trace of every request, sent to a collector.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(missing_docs)]
 
+mod account;
 mod adapter_root;
 mod config;
 mod content;
@@ -25,11 +26,14 @@ mod language_model;
 pub mod line;
 mod metrics;
 pub mod operations;
+#[cfg(feature = "otlp")]
+mod otlp;
 pub mod queueing;
 mod replica;
 mod runner;
 mod server;
 mod shm;
+mod spent;
 mod stats;
 mod turns;
 
@@ -39,5 +43,7 @@ pub use content::content;
 pub use embedder::{Embedder, EmbeddingModel, Open, Opened};
 pub use keys::{Key, Keys};
 pub use language_model::{EngineOn, LanguageModel, Speech};
+#[cfg(feature = "otlp")]
+pub use otlp::Endpoint;
 pub use replica::Replica;
 pub use server::{Handle, Models, Server};

@@ -318,7 +318,10 @@ impl<W: Work> Line<W> {
         let now = self.clock.now();
         let device = waiting.devices.get_mut(number).filter(|device| !device.replica.is_lost())?;
         let jobs = device.flights.pop_front().unwrap_or_default();
-        device.began = (!device.flights.is_empty()).then_some(now);
+        let next = (!device.flights.is_empty()).then_some(now);
+        if let Some(began) = std::mem::replace(&mut device.began, next) {
+            jobs.iter().for_each(|job| job.work.spent().ran(began.saturating_sub(job.queued), took));
+        }
         let cost = jobs.iter().map(|job| job.work.cost()).sum();
         device.replica.did(jobs.len() as u64, cost);
         waiting.admission.leave(cost);

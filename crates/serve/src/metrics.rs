@@ -186,6 +186,15 @@ impl Metrics {
         waited.for_each(|waited| self.waited.observe(waited.as_secs_f64()));
     }
 
+    /// Tells of traces: the spans that the collector has taken, and those that were dropped.
+    #[cfg(feature = "otlp")]
+    pub fn tell_of_traces(&mut self) -> [Counter; 2] {
+        let (sent, dropped) = (Counter::default(), Counter::default());
+        self.registry.register("trifuse_spans_sent", "Spans of traces that the collector has taken", sent.clone());
+        self.registry.register("trifuse_spans_dropped", "Spans that found no room, or that the collector did not take", dropped.clone());
+        [sent, dropped]
+    }
+
     /// Tells of a language model by the names of vLLM too.
     pub fn tell_as_vllm(&mut self, model: &str, cache_use: CacheUse) {
         let vllm = Vllm { model: model.to_owned(), written: Arc::clone(&self.written), cache_use };

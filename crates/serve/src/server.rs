@@ -22,6 +22,8 @@ use crate::http::routes::router;
 use crate::kserve::attention::NAME as ATTENTION;
 use crate::metrics::Metrics;
 use crate::operations::{Operations, OperationsModel};
+#[cfg(feature = "otlp")]
+use crate::otlp::{Exporter, Told};
 use crate::queueing::clock::Monotonic;
 use crate::queueing::ledger::Ledger;
 use crate::turns::Turns;
@@ -84,6 +86,14 @@ impl Server {
         let grpc = config.grpc_listen.map(Port::take).transpose()?;
         let ledger = Arc::new(Ledger::default());
         let mut metrics = Metrics::new(Arc::clone(&ledger));
+        #[cfg(feature = "otlp")]
+        let exporter = match config.traces.clone() {
+            Some(endpoint) => {
+                let [sent, dropped] = metrics.tell_of_traces();
+                Some(Arc::new(Exporter::start(endpoint, Told { sent, dropped })?))
+            }
+            None => None,
+        };
         let generator = generator.map(|generator| {
             let told = [metrics.written.running.clone(), metrics.written.waiting.clone()];
             Arc::new(Turns::new(generator, told)) as Arc<dyn Generate>
@@ -111,7 +121,10 @@ impl Server {
         #[cfg(feature = "grpc")]
         let grpc = grpc.map(|port| port.open(&runtime)).transpose()?;
         let room = Arc::new(Semaphore::new(config.limits.connections.clamp(1, Semaphore::MAX_PERMITS.min(u32::MAX as usize))));
-        let app = Arc::new(App::new(config, shared, embeddings, generator, operations));
+        let app = App::new(config, shared, embeddings, generator, operations);
+        #[cfg(feature = "otlp")]
+        let app = app.traced(exporter);
+        let app = Arc::new(app);
         let (phases, phase) = watch::channel(Phase::Ready);
         let routes = router(Arc::clone(&app));
         let serve = move |stream, app, phase| connection(stream, app, routes.clone(), phase);
@@ -247,12 +260,17 @@ impl Handle {
 
     /// Waits for its end.
     pub fn wait(self) {
-        let Self { runtime, supervisor, devices, drain, .. } = self;
+        let Self { runtime, supervisor, devices, drain, app, .. } = self;
         drop(runtime.block_on(supervisor));
         drop(drain);
         // A thread that is in the middle of a batch ends with the process.
         devices.into_iter().filter(JoinHandle::is_finished).for_each(|device| drop(device.join()));
         runtime.shutdown_timeout(Duration::from_millis(100));
+        #[cfg(feature = "otlp")]
+        if let Some(exporter) = &app.exporter {
+            exporter.end();
+        }
+        drop(app);
     }
 }
 

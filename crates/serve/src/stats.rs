@@ -27,6 +27,10 @@ pub struct Counts {
     pub success: Count,
     /// Requests that were not.
     pub fail: Count,
+    /// Those of either that reached a device, and the time until then.
+    pub queue: Count,
+    /// The same, and the time of their batches there.
+    pub compute: Count,
     /// When the last one was answered, in milliseconds since 1970.
     pub last_ms: u64,
 }
@@ -36,13 +40,17 @@ pub struct Counts {
 pub struct Stats(Mutex<BTreeMap<String, Counts>>);
 
 impl Stats {
-    /// Counts a request of a model that is there.
-    pub fn add(&self, model: &str, answered: bool, took: Duration) {
+    /// Counts a request of a model that is there; `spent` is the time until it reached a device, and the time of its batch there.
+    pub fn add(&self, model: &str, answered: bool, took: Duration, spent: Option<[Duration; 2]>) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !all.contains_key(model) {
             all.insert(model.to_owned(), Counts::default());
         }
         let Some(counts) = all.get_mut(model) else { return };
+        if let Some([waited, computed]) = spent {
+            counts.queue.add(waited);
+            counts.compute.add(computed);
+        }
         match answered {
             true => {
                 counts.success.add(took);

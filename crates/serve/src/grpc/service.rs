@@ -13,8 +13,9 @@ use super::framing::read;
 use super::method::Method;
 use super::status::Status;
 use super::timeout::timeout;
+use crate::account::{Account, Answer as Answered};
 use crate::http::activity::Answering;
-use crate::http::app::{App, Phase};
+use crate::http::app::{About, App, Phase};
 use crate::http::caller::{Caller, REQUEST_ID, request_id};
 use crate::http::caught::{Caught, Panicked};
 use crate::http::fault::Fault;
@@ -40,7 +41,11 @@ pub async fn answer(app: &Arc<App>, request: Request<Incoming>, sending: &Sendin
     }
     let id = request_id(app, request.headers());
     let method = Method::of(request.uri().path());
-    let result = match Caught(pin!(call(app, method.map(|(_, method)| method), request))).await {
+    let account = match method {
+        Some((path, method)) if method.is_guarded() => app.account(request.headers(), || about(path)),
+        _ => Account::default(),
+    };
+    let result = match Caught(pin!(call(app, method.map(|(_, method)| method), request, account.clone()))).await {
         Ok(result) => result,
         Err(Panicked) => Err(Fault::internal().into()),
     };
@@ -52,6 +57,7 @@ pub async fn answer(app: &Arc<App>, request: Request<Incoming>, sending: &Sendin
         }
         Err(status) => {
             app.shared.metrics.refused(status.kind);
+            account.failed(status.kind);
             let mut response = Response::new(Answer::new(Bytes::new(), None, sending, answering));
             status.write(response.headers_mut());
             response
@@ -64,12 +70,21 @@ pub async fn answer(app: &Arc<App>, request: Request<Incoming>, sending: &Sendin
         headers.insert(REQUEST_ID, id);
     }
     let code = result.map_or_else(|status| status.code, |_| Status::ok().code);
+    account.answered(Answered::Grpc(code as u8));
     app.shared.metrics.called(method.map_or(OTHER, |(path, _)| path), code.name(), app.shared.clock.now() - began);
     response
 }
 
+/// What a call is called in traces.
+fn about(path: &str) -> About {
+    let name = path.trim_start_matches('/');
+    let (service, method) = name.split_once('/').unwrap_or((name, ""));
+    let labels = [("rpc.system", "grpc"), ("rpc.service", service), ("rpc.method", method)];
+    About { name: name.to_owned(), labels: labels.map(|(label, value)| (label, value.to_owned())).to_vec() }
+}
+
 /// The message that answers a request.
-async fn call(app: &Arc<App>, method: Option<Method>, request: Request<Incoming>) -> Result<Bytes, Status> {
+async fn call(app: &Arc<App>, method: Option<Method>, request: Request<Incoming>, account: Account) -> Result<Bytes, Status> {
     let began = app.shared.clock.now();
     let Some(method) = method else {
         let path: String = request.uri().path().chars().take(200).collect();
@@ -82,7 +97,7 @@ async fn call(app: &Arc<App>, method: Option<Method>, request: Request<Incoming>
         if app.phase() == Phase::Draining {
             return Err(Fault::draining().into());
         }
-        caller = Caller::of(&app.config.keys, &parts.headers)?;
+        caller = Caller::of(&app.config.keys, &parts.headers, account)?;
     }
     caller.timeout = [caller.timeout, time].into_iter().flatten().min();
     let answer = async {

@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
+use axum::http::HeaderMap;
 use tokio::sync::Semaphore;
 
+use crate::account::Account;
 use crate::config::Config;
 use crate::embeddings::{Embeddings, Shared};
 use crate::generate::Generate;
@@ -28,6 +30,15 @@ pub enum Phase {
     Draining,
 }
 
+/// What is the same for all requests of a kind.
+#[cfg_attr(not(feature = "otlp"), allow(dead_code, reason = "traces alone tell it"))]
+pub struct About {
+    /// What they are called.
+    pub name: String,
+    /// How they are described.
+    pub labels: Vec<(&'static str, String)>,
+}
+
 /// A server's models and rules.
 pub struct App {
     /// What it allows.
@@ -46,6 +57,9 @@ pub struct App {
     pub shm: Shm,
     /// What models have answered by the open inference protocol.
     pub stats: Stats,
+    /// What sends traces, where they are made.
+    #[cfg(feature = "otlp")]
+    pub exporter: Option<Arc<crate::otlp::Exporter>>,
     /// Room for bodies, in units of [`UNIT`] bytes.
     pub room: Arc<Semaphore>,
     /// When it was started, in seconds since 1970.
@@ -65,7 +79,29 @@ impl App {
         let changes = tokio::sync::Mutex::new(());
         let (shm, stats) = (Shm::default(), Stats::default());
         let phase = AtomicU8::new(Phase::Ready as u8);
-        Self { config, shared, embeddings, generator, changes, operations, shm, stats, room, started, phase, ids: (own, AtomicU64::new(0)) }
+        Self {
+            config,
+            shared,
+            embeddings,
+            generator,
+            changes,
+            operations,
+            shm,
+            stats,
+            #[cfg(feature = "otlp")]
+            exporter: None,
+            room,
+            started,
+            phase,
+            ids: (own, AtomicU64::new(0)),
+        }
+    }
+
+    /// The server, whose traces `exporter` sends where there is one.
+    #[cfg(feature = "otlp")]
+    #[must_use]
+    pub fn traced(self, exporter: Option<Arc<crate::otlp::Exporter>>) -> Self {
+        Self { exporter, ..self }
     }
 
     /// How far it is.
@@ -85,6 +121,22 @@ impl App {
     /// The seconds since 1970.
     pub fn now(&self) -> u64 {
         SystemTime::UNIX_EPOCH.elapsed().unwrap_or(Duration::ZERO).as_secs()
+    }
+
+    /// What will be known of a request with these headers, which `about` names and describes where it is traced.
+    pub fn account(&self, headers: &HeaderMap, about: impl FnOnce() -> About) -> Account {
+        #[cfg(feature = "otlp")]
+        if let Some(exporter) = &self.exporter {
+            let context = crate::otlp::Context::of(headers);
+            if context.is_sampled() {
+                let (exporter, start, About { name, labels }) = (Arc::clone(exporter), SystemTime::now(), about());
+                let told = move |facts| exporter.send(crate::otlp::Record { name, context, labels, times: [start, SystemTime::now()], facts });
+                return Account::told_to(told);
+            }
+        }
+        #[cfg(not(feature = "otlp"))]
+        let _ = (headers, about);
+        Account::default()
     }
 
     /// An id that no other request has.

@@ -10,6 +10,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::app::App;
 use super::fault::Fault;
+use crate::account::Account;
 use crate::embeddings::Shared;
 use crate::keys::Keys;
 use crate::queueing::queues::Tenant;
@@ -29,7 +30,7 @@ pub fn request_id(app: &App, headers: &HeaderMap) -> Option<HeaderValue> {
 }
 
 /// Who asks, as the request's key says.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Caller {
     /// Whose part of the device it is.
     pub tenant: Tenant,
@@ -37,16 +38,18 @@ pub struct Caller {
     pub admin: bool,
     /// The most time until the request reaches the device.
     pub timeout: Option<Duration>,
+    /// What is known of the request.
+    pub account: Account,
 }
 
 impl Caller {
-    /// Who asks by these headers.
+    /// Who asks by these headers; `account` is of the request.
     ///
     /// # Errors
     /// Keys are needed, and none that is known is given; a time that is no number of milliseconds.
-    pub fn of(keys: &Keys, headers: &HeaderMap) -> Result<Self, Fault> {
+    pub fn of(keys: &Keys, headers: &HeaderMap, account: Account) -> Result<Self, Fault> {
         let (tenant, admin) = tenant(keys, headers)?;
-        Ok(Self { tenant, admin, timeout: timeout(headers)? })
+        Ok(Self { tenant, admin, timeout: timeout(headers)?, account })
     }
 
     /// When the request must have reached the device.
@@ -69,7 +72,7 @@ impl<S: Sync> FromRequestParts<S> for Caller {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        Ok(parts.extensions.get::<Self>().copied().unwrap_or_default())
+        Ok(parts.extensions.get::<Self>().cloned().unwrap_or_default())
     }
 }
 

@@ -122,6 +122,7 @@ pub async fn embeddings(State(app): State<Arc<App>>, caller: Caller, request: Re
     let Some(embeddings) = &app.embeddings else {
         return Err(Fault::no_model("model", &ask.model, &NotThere { names: Vec::new(), more: 0 }));
     };
+    caller.account.asks(&ask.model);
     let models = ask.models(embeddings)?;
     if ask.dimensions.is_some_and(|dimensions| dimensions != embeddings.width as u64) {
         let message = format!("dimensions: expected {}, as the model has, or nothing", embeddings.width);
@@ -134,13 +135,15 @@ pub async fn embeddings(State(app): State<Arc<App>>, caller: Caller, request: Re
     let own = Arc::clone(&app);
     let tokens = tokio::task::spawn_blocking(move || tokens(&own, input, truncate)).await.map_err(|_| Fault::internal())??;
     let count: usize = tokens.iter().map(Vec::len).sum();
-    let sentences = tokens.into_iter().zip(models.iter().cloned()).map(|(ids, adapter)| Sentence { ids, adapter }).collect();
+    let sentences =
+        tokens.into_iter().zip(models.iter().cloned()).map(|(ids, adapter)| Sentence { ids, adapter, spent: Arc::clone(caller.account.spent()) }).collect();
     let (answer, answered) = oneshot::channel();
     let waiter = embeddings.enter(caller.tenant, sentences, deadline, Box::new(move |result| drop(answer.send(result))))?;
     count_names(&app, embeddings, &models);
     let rows = answered.await.map_err(|_| Fault::internal())??;
     drop(waiter);
     app.shared.metrics.tokens(count, 0);
+    caller.account.has(count, 0);
     let data = rows.iter().zip(&models).enumerate().map(|(index, (row, adapter))| Row {
         object: "embedding",
         index,
@@ -215,7 +218,7 @@ fn tokens(app: &App, input: Vec<Input>, truncate: bool) -> Result<Vec<Vec<i32>>,
 pub async fn probe(app: &App, embeddings: &Embeddings) -> Result<(), Fault> {
     let (answer, answered) = oneshot::channel();
     let deadline = Some(app.shared.clock.now() + Duration::from_secs(10));
-    let sentences = vec![Sentence { ids: vec![0], adapter: None }];
+    let sentences = vec![Sentence { ids: vec![0], adapter: None, spent: Default::default() }];
     let _waiter = embeddings.enter(Default::default(), sentences, deadline, Box::new(move |result| drop(answer.send(result))))?;
     answered.await.map_err(|_| Fault::internal())??;
     Ok(())

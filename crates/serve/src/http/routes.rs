@@ -12,12 +12,13 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use tower_service::Service;
 
-use super::app::{App, Phase};
+use super::app::{About, App, Phase};
 use super::caller::{Caller, REQUEST_ID, request_id};
 use super::caught::{Caught, Panicked};
 use super::fault::{Code, Fault, Message};
 use super::paths::{PAGE, STATUS, route};
 use super::{adapters, chat, completions, embeddings, health, kserve, models, page, status};
+use crate::account::{Account, Answer};
 
 /// The router of a server.
 pub fn router(app: Arc<App>) -> Router {
@@ -43,20 +44,28 @@ pub fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
+/// What a request is called in traces.
+fn about(request: &Request<Body>) -> About {
+    let (method, route) = (request.method().as_str(), route(request.uri().path()));
+    let labels = vec![("http.request.method", method.to_owned()), ("http.route", route.to_owned())];
+    About { name: format!("{method} {route}"), labels }
+}
+
 /// Answers a request.
 pub async fn answer(app: &Arc<App>, mut router: Router, mut request: Request<Body>) -> Response {
     let began = app.shared.clock.now();
     let id = request_id(app, request.headers());
     let path = request.uri().path().to_owned();
+    let guarded = path.starts_with("/v1/") || (path.starts_with("/v2/") && !path.starts_with("/v2/health/"));
+    let account = if guarded { app.account(request.headers(), || about(&request)) } else { Account::default() };
     let let_in = |request: &mut Request<Body>| {
-        let guarded = path.starts_with("/v1/") || (path.starts_with("/v2/") && !path.starts_with("/v2/health/"));
         if !guarded && path != STATUS {
             return Ok(());
         }
         if guarded && app.phase() == Phase::Draining {
             return Err(Fault::draining());
         }
-        let caller = Caller::of(&app.config.keys, request.headers())?;
+        let caller = Caller::of(&app.config.keys, request.headers(), account.clone())?;
         request.extensions_mut().insert(caller);
         Ok(())
     };
@@ -71,7 +80,9 @@ pub async fn answer(app: &Arc<App>, mut router: Router, mut request: Request<Bod
     };
     if let Some(Code(code)) = response.extensions().get::<Code>() {
         app.shared.metrics.refused(code);
+        account.failed(code);
     }
+    account.answered(Answer::Http(response.status().as_u16()));
     if let Some(Message(message)) = response.extensions().get::<Message>().filter(|_| path.starts_with("/v2")) {
         // The open inference protocol has errors of its own form.
         let body = serde_json::json!({"error": message}).to_string();

@@ -6,6 +6,7 @@ use std::time::Instant;
 use trifuse::llm::schedule::Finish;
 use trifuse::llm::tokens::Detokenizer;
 
+use crate::account::Account;
 use crate::generate::{Coming, Generate, Token};
 use crate::metrics::{Finished, Metrics};
 use crate::queueing::ticket::Failure;
@@ -26,6 +27,10 @@ pub struct Speech {
     fresh: Vec<Token>,
     /// The number of its tokens so far.
     pub tokens: usize,
+    /// The tokens of its prompt.
+    prompt: usize,
+    /// What is known of its request, which has not ended before the text has.
+    account: Account,
 }
 
 /// A part of a text.
@@ -40,9 +45,10 @@ pub struct Part {
 }
 
 impl Speech {
-    /// The text of `coming`, whose prompt the engine got at `since`.
-    pub fn new(coming: Coming, text: Detokenizer, generator: Arc<dyn Generate>, metrics: Arc<Metrics>, since: Instant) -> Self {
-        Self { coming, text, generator, metrics, began: since, ended: false, since, fresh: Vec::new(), tokens: 0 }
+    /// The text of `coming`, whose prompt of so many tokens the engine got at `since`.
+    pub fn new(coming: Coming, text: Detokenizer, generator: Arc<dyn Generate>, metrics: Arc<Metrics>, since: Instant, of: (usize, Account)) -> Self {
+        let (prompt, account) = of;
+        Self { coming, text, generator, metrics, began: since, ended: false, since, fresh: Vec::new(), tokens: 0, prompt, account }
     }
 
     /// The next part. Behind one that ends the text there is none.
@@ -57,6 +63,9 @@ impl Speech {
             }
             let now = Instant::now();
             let written = &self.metrics.written;
+            if self.tokens == 0 {
+                self.account.begun(now - self.since);
+            }
             let times = if self.tokens == 0 { &written.first_token } else { &written.next_token };
             times.observe((now - self.since).as_secs_f64());
             self.since = now;
@@ -90,6 +99,10 @@ impl Speech {
     fn end(&mut self, how: Finished) {
         if !std::mem::replace(&mut self.ended, true) {
             self.metrics.written.end(how, self.began.elapsed());
+            self.account.has(self.prompt, self.tokens);
+            if matches!(how, Finished::Abort | Finished::Error) {
+                self.account.failed(how.name());
+            }
         }
     }
 

@@ -150,10 +150,11 @@ impl Writing {
             tenant: caller.tenant,
             timeout: caller.timeout,
         };
-        let since = Instant::now();
+        let (since, of) = (Instant::now(), (prompt.ids.len(), caller.account.clone()));
+        caller.account.asks(&name);
         generator.submit(prompt, accept).map_err(|refused| refused.closed)?;
         app.shared.metrics.models.asked(&name);
-        Ok(Speech::new(pending.begin().await?, text, Arc::clone(generator), Arc::clone(&app.shared.metrics), since))
+        Ok(Speech::new(pending.begin().await?, text, Arc::clone(generator), Arc::clone(&app.shared.metrics), since, of))
     }
 }
 

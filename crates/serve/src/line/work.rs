@@ -9,6 +9,7 @@ use crate::embedder::Embedder;
 use crate::queueing::gather::Part;
 use crate::queueing::queues::Tenant;
 use crate::queueing::registry::Lease;
+use crate::spent::Spent;
 
 /// An adapter on each device of a model. A device that was lost before the adapter came has none.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +29,8 @@ pub struct Sentence {
     pub ids: Vec<i32>,
     /// The adapter, held until the sentence is done; `None` for the base.
     pub adapter: Option<Lease<Copies>>,
+    /// The times of its request.
+    pub spent: Arc<Spent>,
 }
 
 /// What a line is made of.
@@ -43,6 +46,9 @@ pub trait Work: Send + Sync {
 
     /// A number that tells its turns from those of others of the same tenant.
     fn lane(&self) -> u64;
+
+    /// The times of its request.
+    fn spent(&self) -> &Spent;
 }
 
 impl Work for Sentence {
@@ -56,6 +62,10 @@ impl Work for Sentence {
     fn lane(&self) -> u64 {
         // A lease's address tells generations apart as long as somebody holds it.
         self.adapter.as_ref().map_or(0, |lease| Arc::as_ptr(lease) as u64)
+    }
+
+    fn spent(&self) -> &Spent {
+        &self.spent
     }
 }
 

@@ -9,6 +9,7 @@ use trifuse::{Error, Result};
 
 use super::regions::{Part, Region};
 use crate::line::Work;
+use crate::spent::Spent;
 
 /// Where the elements of a tensor are.
 #[derive(Clone, Debug)]
@@ -83,6 +84,8 @@ pub struct Task {
     pub job: Job,
     /// What is held until it is done.
     pub held: Option<Arc<dyn Any + Send + Sync>>,
+    /// The times of its request.
+    pub spent: Arc<Spent>,
 }
 
 impl std::fmt::Debug for Task {
@@ -124,5 +127,9 @@ impl Work for Task {
 
     fn lane(&self) -> u64 {
         0
+    }
+
+    fn spent(&self) -> &Spent {
+        &self.spent
     }
 }

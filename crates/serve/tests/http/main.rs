@@ -16,6 +16,8 @@ mod shapes;
 mod speaking;
 #[path = "../support/mod.rs"]
 mod support;
+#[cfg(feature = "otlp")]
+mod traces;
 mod turns;
 mod vllm;
 

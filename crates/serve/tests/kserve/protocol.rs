@@ -48,6 +48,9 @@ fn answers_and_refusals_are_counted_by_model() {
         (&stats["inference_count"], &stats["inference_stats"]["success"]["count"], &stats["inference_stats"]["fail"]["count"]),
         (&json!(2), &json!(2), &json!(1))
     );
+    let times = ["success", "queue", "compute_infer"].map(|key| stats["inference_stats"][key]["ns"].as_u64().unwrap());
+    assert_eq!((&stats["inference_stats"]["queue"]["count"], &stats["inference_stats"]["compute_infer"]["count"]), (&json!(2), &json!(2)));
+    assert!(times[2] > 0 && times[1] + times[2] <= times[0], "{times:?}");
     assert!(stats["inference_stats"]["success"]["ns"].as_u64().unwrap() > 0 && stats["last_inference"].as_u64().unwrap() > 0);
     assert_eq!(client.get("/v2/models/stats").json()["model_stats"].as_array().unwrap().len(), 4);
     assert!(client.get("/metrics").text().contains("trifuse_operations_total 2"));

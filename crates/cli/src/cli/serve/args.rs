@@ -41,6 +41,10 @@ pub struct Args {
     #[cfg(feature = "grpc")]
     #[arg(long, value_name = "ADDRESS")]
     pub grpc_listen: Option<SocketAddr>,
+    /// A collector of OpenTelemetry, which gets a trace of every request over HTTP: http://HOST[:PORT][/PATH]
+    #[cfg(feature = "otlp")]
+    #[arg(long, value_name = "URL")]
+    pub otlp_endpoint: Option<trifuse_serve::Endpoint>,
     /// Who may ask: a file of lines NAME:SHA256 of a key, which :admin or :share=N may follow; without it everybody may
     #[arg(long, value_name = "FILE")]
     pub api_key_file: Option<PathBuf>,

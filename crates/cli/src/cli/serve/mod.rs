@@ -57,6 +57,10 @@ pub fn run(args: &Args, devices: &Devices, output: &Output) -> Result<Outcome> {
     {
         config.grpc_listen = args.grpc_listen;
     }
+    #[cfg(feature = "otlp")]
+    {
+        config.traces.clone_from(&args.otlp_endpoint);
+    }
     config.keys = args.api_key_file.as_deref().map(Keys::open).transpose()?.unwrap_or_default();
     config.adapter_root = args.adapter_root.as_deref().map(AdapterRoot::open).transpose()?;
     config.threads = args.threads.map_or(config.threads, usize::from);

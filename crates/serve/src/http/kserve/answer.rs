@@ -14,7 +14,7 @@ use crate::kserve::reply::Reply;
 /// # Errors
 /// A request that is not sound for this model, or that is not let in; a device that fails; what `write` refuses.
 pub async fn answer<T>(ask: Ask, named: Named<'_>, began: Duration, write: impl FnOnce(Reply) -> Result<T, Fault>) -> Result<T, Fault> {
-    let (app, model) = (Arc::clone(&ask.app), ask.model.clone());
+    let (app, model, spent) = (Arc::clone(&ask.app), ask.model.clone(), Arc::clone(ask.account.spent()));
     let answered = match named {
         Named::Embeds(embeddings, lease) => embed::embed(ask, embeddings, lease).await,
         Named::Attends(operations) => attend::attend(ask, operations).await,
@@ -24,6 +24,6 @@ pub async fn answer<T>(ask: Ask, named: Named<'_>, began: Duration, write: impl 
         drop(held);
         written
     });
-    app.stats.add(&model, result.is_ok(), app.shared.clock.now().saturating_sub(began));
+    app.stats.add(&model, result.is_ok(), app.shared.clock.now().saturating_sub(began), spent.times());
     result
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::super::app::App;
 use super::super::body::Held;
 use super::super::caller::Caller;
+use crate::account::Account;
 use crate::kserve::message::Request;
 use crate::kserve::reply::Reply;
 use crate::queueing::queues::Tenant;
@@ -17,6 +18,8 @@ pub struct Ask {
     pub app: Arc<App>,
     /// Who asks.
     pub tenant: Tenant,
+    /// What is known of the request.
+    pub account: Account,
     /// When the request must have reached the device.
     pub deadline: Option<Duration>,
     /// The model's name, as it was asked for.
@@ -40,6 +43,7 @@ impl Ask {
     pub fn new(app: &Arc<App>, caller: Caller, began: Duration, model: &str, request: Request, held: Held) -> Self {
         let timeout = [caller.timeout, request.timeout.map(Duration::from_micros)].into_iter().flatten().min();
         let deadline = timeout.and_then(|timeout| began.checked_add(timeout));
-        Self { app: Arc::clone(app), tenant: caller.tenant, deadline, model: model.to_owned(), request, held }
+        caller.account.asks(model);
+        Self { app: Arc::clone(app), tenant: caller.tenant, account: caller.account, deadline, model: model.to_owned(), request, held }
     }
 }

@@ -25,7 +25,7 @@ fn sizes(grid: Grid) -> [u32; 4] {
 /// # Errors
 /// A query that is not sound, or that is not let in; a device that refuses it, or fails.
 pub async fn attend(ask: Ask, operations: &Operations) -> Result<Answered, Fault> {
-    let Ask { app, tenant, deadline, model, request, held } = ask;
+    let Ask { app, tenant, account, deadline, model, request, held } = ask;
     let id = request.id.clone();
     let Query { op, tensors, blocks, shape, mut o, checksum, bytes } = Query::read(request)?;
     let mut places = Places::new(&app, tenant.number);
@@ -61,7 +61,7 @@ pub async fn attend(ask: Ask, operations: &Operations) -> Result<Answered, Fault
     // What the tensors lie in stays until the device has done with it, whatever becomes of the caller.
     let held: Arc<dyn Any + Send + Sync> = Arc::new((held, std::mem::take(&mut places.held)));
     let attend = Attend { op, tensors, blocks, output, bytes, wants_bytes, wants_checksum: checksum.is_some() };
-    let task = Task { job: Job::Attend(Box::new(attend)), held: Some(Arc::clone(&held)) };
+    let task = Task { job: Job::Attend(Box::new(attend)), held: Some(Arc::clone(&held)), spent: Arc::clone(account.spent()) };
     let mut answer = done(operations, tenant, deadline, task).await?;
     if let Some(Target::Shared(shared, offset)) = target {
         write(shared, offset, std::mem::take(&mut answer.bytes)).await?;

@@ -35,7 +35,7 @@ fn parts(mut request: Request) -> Sound<(Tensor, Option<Tensor>, Wanted)> {
 /// # Errors
 /// A request that is not sound, or that is not let in; a device that fails.
 pub async fn embed(ask: Ask, embeddings: &Embeddings, lease: Option<Lease<Copies>>) -> Result<Answered, Fault> {
-    let Ask { app, tenant, deadline, model, request, held } = ask;
+    let Ask { app, tenant, account, deadline, model, request, held } = ask;
     let id = request.id.clone();
     let (ids, lengths, mut wanted) = parts(request)?;
     let mut places = Places::new(&app, tenant.number);
@@ -53,12 +53,13 @@ pub async fn embed(ask: Ask, embeddings: &Embeddings, lease: Option<Lease<Copies
         return Err(Fault::invalid("invalid_value", message));
     }
     let count: usize = rows.iter().map(Vec::len).sum();
-    let sentences = rows.into_iter().map(|ids| Sentence { ids, adapter: lease.clone() }).collect();
+    let sentences = rows.into_iter().map(|ids| Sentence { ids, adapter: lease.clone(), spent: Arc::clone(account.spent()) }).collect();
     let (answer, answered) = oneshot::channel();
     let waiter = embeddings.enter(tenant, sentences, deadline, Box::new(move |result| drop(answer.send(result))))?;
     let vectors = answered.await.map_err(|_| Fault::internal())??;
     drop(waiter);
     app.shared.metrics.tokens(count, 0);
+    account.has(count, 0);
     let mut bytes: Vec<u8> = vectors.iter().flatten().flat_map(|value| value.to_le_bytes()).collect();
     if let Target::Shared(shared, offset) = target {
         write(shared, offset, std::mem::take(&mut bytes)).await?;

@@ -92,5 +92,5 @@ fn card(name: &str, described: Described) -> Value {
 fn stats(name: &str, counts: Counts) -> Value {
     let of = |Count { count, ns }: Count| json!({"count": count, "ns": ns});
     json!({"name": name, "version": VERSION, "last_inference": counts.last_ms, "inference_count": counts.success.count,
-        "inference_stats": {"success": of(counts.success), "fail": of(counts.fail)}})
+        "inference_stats": {"success": of(counts.success), "fail": of(counts.fail), "queue": of(counts.queue), "compute_infer": of(counts.compute)}})
 }

@@ -47,7 +47,7 @@ fn card(name: &str, bytes: u64) -> Value {
     json!({"name": name, "byte_size": bytes})
 }
 
-fn found(operations: &Operations, caller: Caller, name: &str) -> Result<Arc<Region>, Fault> {
+fn found(operations: &Operations, caller: &Caller, name: &str) -> Result<Arc<Region>, Fault> {
     operations.regions.get(caller.tenant.number, name).ok_or_else(|| Fault::no_region(name))
 }
 
@@ -71,7 +71,7 @@ pub async fn list(State(app): State<Arc<App>>, caller: Caller) -> Result<Respons
 /// # Errors
 /// There is no such region.
 pub async fn one(State(app): State<Arc<App>>, caller: Caller, Path(name): Path<String>) -> Result<Response, Fault> {
-    answer(&card(&name, found(operations(&app)?, caller, &name)?.bytes()))
+    answer(&card(&name, found(operations(&app)?, &caller, &name)?.bytes()))
 }
 
 /// A region's bytes; with `offset` and `byte_size` a part of them.
@@ -81,14 +81,14 @@ pub async fn one(State(app): State<Arc<App>>, caller: Caller, Path(name): Path<S
 pub async fn bytes(State(app): State<Arc<App>>, caller: Caller, Path(name): Path<String>, uri: Uri) -> Result<Response, Fault> {
     let operations = operations(&app)?;
     let numbers = Numbers::read(&uri, &["offset", "byte_size"])?;
-    let region = found(operations, caller, &name)?;
+    let region = found(operations, &caller, &name)?;
     let offset = numbers.get("offset").unwrap_or(0);
     let part = part(&region, offset, numbers.get("byte_size").unwrap_or(region.bytes().saturating_sub(offset)))?;
     let most = app.config.limits.region_bytes;
     let size = usize::try_from(part.bytes).ok().filter(|size| *size <= most);
     let size = size.ok_or_else(|| Fault::expected("byte_size", &format!("at most {most} at once"), part.bytes))?;
     let held: Arc<dyn std::any::Any + Send + Sync> = Arc::new(room(&app, size)?);
-    let task = Task { job: Job::Read(part), held: Some(Arc::clone(&held)) };
+    let task = Task { job: Job::Read(part), held: Some(Arc::clone(&held)), spent: Arc::clone(caller.account.spent()) };
     let read = done(operations, caller.tenant, caller.deadline(&app.shared), task).await?;
     let mut response = Response::new(Body::from(read.bytes));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
@@ -115,10 +115,11 @@ pub async fn put(State(app): State<Arc<App>>, caller: Caller, Path(name): Path<S
     let bytes = held.bytes.clone();
     let sent = bytes.len() as u64;
     let held: Option<Arc<dyn std::any::Any + Send + Sync>> = Some(Arc::new(held));
+    let spent = Arc::clone(caller.account.spent());
     let size = match (numbers.get("offset"), numbers.get("byte_size")) {
         (Some(offset), None) => {
-            let region = found(operations, caller, &name)?;
-            let task = Task { job: Job::Write(part(&region, offset, sent)?, bytes), held };
+            let region = found(operations, &caller, &name)?;
+            let task = Task { job: Job::Write(part(&region, offset, sent)?, bytes), held, spent };
             done(operations, caller.tenant, deadline, task).await?;
             return answer(&card(&name, region.bytes()));
         }
@@ -129,7 +130,7 @@ pub async fn put(State(app): State<Arc<App>>, caller: Caller, Path(name): Path<S
         return Err(Fault::expected("byte_size", &format!("at least {}, as the body has", sent.max(1)), size));
     }
     let region = operations.regions.reserve(size).map_err(Fault::no_room)?;
-    let task = Task { job: Job::Fill(Arc::clone(&region), bytes), held };
+    let task = Task { job: Job::Fill(Arc::clone(&region), bytes), held, spent };
     done(operations, caller.tenant, deadline, task).await?;
     operations.regions.name(caller.tenant.number, &name, region);
     answer(&card(&name, size))
