@@ -110,7 +110,7 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
                 Some((slot, self.served.held(class.form(), &adapter, &self.shared), class.unpacks()))
             };
             let held: Vec<_> = self.classes.iter().map(held).collect();
-            // What is a copy for the device is minutes of arithmetic for one core where there are a hundred adapters of a large model.
+            // On all cores: an adapter of four projections in each of 32 layers of 4,096 took one core 0.4 s.
             let factors = held.par_iter().map(|held| match held {
                 Some((_, Some((projection, shared)), Some((rank, dtype)))) => unpacked::factors(projection, shared, *rank, *dtype).map(Some),
                 _ => Ok(None),
