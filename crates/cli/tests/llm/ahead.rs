@@ -8,7 +8,8 @@ use trifuse::llm::engine::{Engine, EngineOptions, Output, Request};
 use trifuse::llm::sample::SamplingParams;
 use trifuse::llm::schedule::Finish;
 
-use super::engine::{Answer, Arrival, Test, Tiny, assert_same, engine, requests, roomy, serve, tiny};
+use super::engine::{Answer, Arrival, Tiny, assert_same, engine, requests, roomy, serve, tiny};
+use super::support::{Test, on_device};
 use super::tiny::VOCABULARY;
 
 pub fn trials<D: Backend>(device: &Arc<D>) -> Vec<Trial> {
@@ -18,14 +19,7 @@ pub fn trials<D: Backend>(device: &Arc<D>) -> Vec<Trial> {
         ("engine: a step that is launched early bears preemption", preempted),
         ("engine: a step waits where the host has a part in it", waits),
     ];
-    let trial = |(name, test): Test<D>| {
-        let device = device.clone();
-        Trial::test(name, move || {
-            test(&device);
-            Ok(())
-        })
-    };
-    tests.into_iter().map(trial).collect()
+    on_device(device, tests)
 }
 
 /// Requests whose tokens the device draws.

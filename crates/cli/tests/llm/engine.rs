@@ -17,7 +17,7 @@ use trifuse::llm::schedule::{Finish, Finished};
 use trifuse::llm::step::RequestId;
 use trifuse::llm::{Config, Dense, Files, Model, Ranks};
 
-use super::support::Changed;
+use super::support::{Changed, Test, on_device};
 use super::tiny::{Kind, VOCABULARY, kinds};
 
 /// A request, and the step before which it comes.
@@ -197,9 +197,6 @@ pub fn assert_same(found: &[Answer], wanted: &[Answer], how: &str) {
     assert_eq!(found.len(), wanted.len());
 }
 
-/// A test: its name, and what it does.
-pub type Test<D> = (&'static str, fn(&Arc<D>));
-
 pub fn trials<D: Backend>(device: &Arc<D>) -> Vec<Trial> {
     let tests: [Test<D>; 10] = [
         ("engine: a request is answered as the model alone answers it", as_the_model),
@@ -213,14 +210,7 @@ pub fn trials<D: Backend>(device: &Arc<D>) -> Vec<Trial> {
         ("engine: after its first requests no plan is made", warm),
         ("engine: on a thread of its own it answers, gives up and ends", on_a_thread),
     ];
-    let trial = |(name, test): Test<D>| {
-        let device = device.clone();
-        Trial::test(name, move || {
-            test(&device);
-            Ok(())
-        })
-    };
-    tests.into_iter().map(trial).collect()
+    on_device(device, tests)
 }
 
 /// Every family: greedy tokens, and their log-probabilities to float32.

@@ -14,24 +14,15 @@ use trifuse::llm::engine::{Engine, Request};
 use trifuse::llm::{Config, Files, Model};
 
 use super::engine::{adapters, roomy, serve};
+use super::support::{Test, on_device};
 use super::tiny::{VOCABULARY, kinds};
-
-/// A test: its name, and what it does.
-type Test<D> = (&'static str, fn(&Arc<D>));
 
 pub fn trials<D: Backend>(device: &Arc<D>) -> Vec<Trial> {
     let tests: [Test<D>; 2] = [
         ("filled: padding that carries bases changes no answer, with adapters and without", unchanged),
         ("filled: adapters of other bases, and those that come later, are served all the same", others),
     ];
-    let trial = |(name, test): Test<D>| {
-        let device = device.clone();
-        Trial::test(name, move || {
-            test(&device);
-            Ok(())
-        })
-    };
-    tests.into_iter().map(trial).collect()
+    on_device(device, tests)
 }
 
 /// The trials of the command.

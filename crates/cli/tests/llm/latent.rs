@@ -15,10 +15,8 @@ use trifuse::llm::engine::{Engine, EngineOptions, Request};
 use trifuse::llm::{Config, Files, Model};
 
 use super::engine::{Tiny, adapters, alone_in, assert_same, requests, roomy, serve, tiny_of};
+use super::support::{Test, on_device};
 use super::tiny::{VOCABULARY, kinds, latents};
-
-/// A test: its name, and what it does.
-type Test<D> = (&'static str, fn(&Arc<D>));
 
 pub fn trials<D: Backend>(device: &Arc<D>) -> Vec<Trial> {
     let tests: [Test<D>; 4] = [
@@ -27,14 +25,7 @@ pub fn trials<D: Backend>(device: &Arc<D>) -> Vec<Trial> {
         ("latent: adapters that leave k and v serve, others are refused", adapted),
         ("latent: adapters of k and v serve where the padding carries their bases", filled),
     ];
-    let trial = |(name, test): Test<D>| {
-        let device = device.clone();
-        Trial::test(name, move || {
-            test(&device);
-            Ok(())
-        })
-    };
-    tests.into_iter().map(trial).collect()
+    on_device(device, tests)
 }
 
 /// The trials of the command.

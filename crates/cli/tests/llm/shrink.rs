@@ -15,11 +15,8 @@ use trifuse::shrink::moments::Moments;
 use trifuse::shrink::plan::{Rule, by_parameters};
 use trifuse::shrink::weigh::{Subject, Worth, curves, pairs, weigh};
 
-use super::support::{NO_WEIGHTS, weights};
+use super::support::{NO_WEIGHTS, Test, on_device, weights};
 use super::tiny::{VOCABULARY, kinds};
-
-/// A test: its name, and what it does.
-type Test<D> = (&'static str, fn(&Arc<D>));
 
 /// The trials of a backend.
 pub fn trials<D: Backend>(device: &Arc<D>) -> Vec<Trial> {
@@ -28,14 +25,7 @@ pub fn trials<D: Backend>(device: &Arc<D>) -> Vec<Trial> {
         ("shrink: a projection is worth what its truncation costs, and gets its weights back", worth),
         ("shrink: a replaced weight is one that was there from the start", replaced),
     ];
-    let trial = |(name, test): Test<D>| {
-        let device = device.clone();
-        Trial::test(name, move || {
-            test(&device);
-            Ok(())
-        })
-    };
-    tests.into_iter().map(trial).collect()
+    on_device(device, tests)
 }
 
 /// The trials of the command.

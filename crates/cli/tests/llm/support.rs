@@ -1,10 +1,27 @@
 //! The model, its weights with changes, and the reference logits.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use libtest_mimic::Trial;
 use serde::Deserialize;
 use trifuse::Result;
 use trifuse::llm::WeightSource;
+
+/// A test of a device: its name, and what it does.
+pub type Test<D> = (&'static str, fn(&Arc<D>));
+
+/// The trials of tests on a device.
+pub fn on_device<D: Send + Sync + 'static, const N: usize>(device: &Arc<D>, tests: [Test<D>; N]) -> Vec<Trial> {
+    let trial = |(name, test): Test<D>| {
+        let device = device.clone();
+        Trial::test(name, move || {
+            test(&device);
+            Ok(())
+        })
+    };
+    tests.into_iter().map(trial).collect()
+}
 
 pub fn root() -> &'static Path {
     let built = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
