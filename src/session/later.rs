@@ -3,8 +3,7 @@
 use super::room::zeroed;
 use super::{Event, Session};
 use crate::device::{Device, Slice};
-use crate::error::{Error, Result, ensure};
-use crate::ops::index::{Index, TokenAdapters};
+use crate::error::{Result, ensure};
 
 impl<D: Device> Session<D> {
     /// The elements of `src`, memory of [`alloc_host`](Self::alloc_host), after the work before `event`. Blocks until then, and on a device whose
@@ -22,18 +21,5 @@ impl<D: Device> Session<D> {
         let mut values = zeroed(count)?;
         self.device.read_after(&mut self.queue, &event.raw, src, bytemuck::cast_slice_mut(&mut values))?;
         Ok(values)
-    }
-
-    /// Copies ids that lie on the device over those of an index, from its token `at` on. The order of its tokens by their ids stays what it was, so
-    /// that an embedding may read it and adapters may not. The caller knows the ids to be below the index's bound, or −1: a sampler wrote them.
-    ///
-    /// # Errors
-    /// Ids beyond the index's tokens.
-    #[cfg(feature = "llm")]
-    pub(crate) fn copy_ids(&mut self, ids: &Slice<D>, to: &Index<TokenAdapters, D>, at: usize) -> Result<()> {
-        let place = to.slice().sub_slice(TokenAdapters::first_id() + 4 * at as u64, ids.len);
-        let fits = place.filter(|_| at as u64 + ids.len / 4 <= to.shape().tokens);
-        let place = fits.ok_or_else(|| Error::invalid("ids", format!("tokens of {:?}", to.shape()), format!("{} from {at} on", ids.len / 4)))?;
-        self.copy(ids, &place)
     }
 }

@@ -7,6 +7,7 @@ use super::buckets::{Bucket, FEW, shape};
 use super::draw::is_free;
 use super::flight::{Want, Work};
 use super::gather::Gather;
+use super::ids::copy_ids;
 use super::masks::Masks;
 use crate::backend::Backend;
 use crate::device::Slice;
@@ -37,7 +38,7 @@ impl<D: Backend> Engine<D> {
         let gathered = bucket.plans.write(session, &layout, &self.arena, config.vocabulary, pools)?;
         for [row, from, count] in layout.runs() {
             let last = self.last.as_ref().ok_or_else(|| Error::invalid("step", "ids that were drawn on the device", "none"))?;
-            session.copy_ids(&part(last, 4 * from as u64, 4 * count as u64)?, &bucket.plans.ids, row)?;
+            copy_ids(session, &part(last, 4 * from as u64, 4 * count as u64)?, &bucket.plans.ids, row)?;
         }
         let tokens = shape.gathered * pools.page as usize;
         if let (true, Some(adapted)) = (with, &mut self.adapted) {

@@ -12,6 +12,7 @@ mod compute;
 mod draw;
 mod flight;
 mod gather;
+mod ids;
 mod masks;
 mod options;
 mod output;
