@@ -2,11 +2,11 @@
 
 mod later;
 mod plan;
+mod record;
 mod room;
 mod traits;
 mod wait;
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -312,15 +312,8 @@ impl<D: Device> Session<D> {
 
     /// Records the launches of `body` instead of running them. The session is usable afterwards, also on an error or a panic in `body`.
     pub fn capture(&mut self, body: impl FnOnce(&mut Self) -> Result<()>) -> Result<Graph<D>> {
-        self.outside_capture("capture")?;
-        self.device.begin_capture(&mut self.queue)?;
-        self.recording = Some(Vec::new());
-        // Else a session whose capture panicked would record for ever, and run nothing.
-        let done = catch_unwind(AssertUnwindSafe(|| body(self)));
-        let retained = self.recording.take().unwrap_or_default();
-        let raw = self.device.end_capture(&mut self.queue);
-        done.unwrap_or_else(|panic| resume_unwind(panic))?;
-        Ok(Graph { raw: raw?, session: self.id, _retained: retained })
+        let mut body = Some(body);
+        self.record(&mut |session| body.take().map_or(Ok(()), |body| body(session)))
     }
 
     /// Runs captured work again, on what its operands hold now. Does not block.

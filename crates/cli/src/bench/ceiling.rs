@@ -52,7 +52,7 @@ impl<D: Backend> Measure<D> for Rate<'_, D> {
     where
         D: Kernel<O>,
     {
-        let times = self.flush.time(session, self.schedule, Caches::Cold, |session| work.enqueue(session))?;
+        let times = self.flush.time(session, self.schedule, Caches::Cold, &mut |session| work.enqueue(session))?;
         Ok(work.cost().executed_flops / times.seconds.median)
     }
 }
@@ -61,7 +61,7 @@ fn copy<D: Backend>(session: &mut Session<D>, flush: &Flush<D>, schedule: Schedu
     let bytes: u64 = if session.caps().kind == Kind::Cpu { 128 << 20 } else { 2 << 30 };
     let bytes = bytes.min(session.caps().max_buffer_bytes) / 4 * 4;
     let (from, to) = (filled(session, bytes)?, session.alloc(bytes)?);
-    let times = flush.time(session, schedule, Caches::Cold, |session| session.copy(&from, &to))?;
+    let times = flush.time(session, schedule, Caches::Cold, &mut |session| session.copy(&from, &to))?;
     Ok(2.0 * bytes as f64 / times.seconds.median)
 }
 

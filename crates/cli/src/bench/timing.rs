@@ -57,6 +57,9 @@ pub struct Times {
     pub samples: Vec<f64>,
 }
 
+/// What puts a piece of work into the queue once. One call through a table, so that the way of timing is compiled once, and not for each operation.
+pub type Enqueue<'a, D> = &'a mut dyn FnMut(&mut Session<D>) -> Result<()>;
+
 /// The moment so many seconds from now, or a day: what is longer than a clock holds is as long as one waits.
 fn after(seconds: f64) -> Instant {
     Instant::now() + Duration::from_secs_f64(seconds.clamp(0.0, 86_400.0))
@@ -128,7 +131,7 @@ impl<D: Device> Flush<D> {
     ///
     /// # Errors
     /// What the device reports.
-    pub fn time(&self, session: &mut Session<D>, schedule: Schedule, caches: Caches, mut enqueue: impl FnMut(&mut Session<D>) -> Result<()>) -> Result<Times> {
+    pub fn time(&self, session: &mut Session<D>, schedule: Schedule, caches: Caches, enqueue: Enqueue<'_, D>) -> Result<Times> {
         let (mut host, mut run) = (f64::INFINITY, 0.0);
         let half = after(schedule.limit_seconds / 2.0);
         for number in 0..schedule.warmup.max(2) {

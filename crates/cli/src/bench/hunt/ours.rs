@@ -105,7 +105,7 @@ impl<D: Backend> Measure<D> for Timed<'_, D> {
         D: Kernel<O>,
     {
         let Self(flush, schedule, ceilings) = self;
-        let seconds = flush.time(session, schedule, Caches::Cold, |session| work.enqueue(session))?.seconds.median;
+        let seconds = flush.time(session, schedule, Caches::Cold, &mut |session| work.enqueue(session))?.seconds.median;
         if let Some(why) = ceilings.impossible(work.cost(), seconds, flush.bytes()) {
             return Ok(Err(why));
         }

@@ -105,7 +105,7 @@ fn difference<D: Device>(session: &mut Session<D>, dtype: DType, y: &Slice<D>, e
 fn parts<D: Backend>(session: &mut Session<D>, steps: &[Step<'_, D>], judge: &Judge<'_, D>) -> Result<Result<Parts, String>> {
     let mut each = Vec::with_capacity(steps.len());
     for Step { name, launch } in steps {
-        let mut median = |caches| judge.flush.time(session, judge.schedule, caches, |session| launch.run(session)).map(|times| times.seconds.median);
+        let mut median = |caches| judge.flush.time(session, judge.schedule, caches, &mut |session| launch.run(session)).map(|times| times.seconds.median);
         let [cold_seconds, warm_seconds] = [median(Caches::Cold)?, median(Caches::Warm)?];
         let (op, variant, config, cost) = launch.facts();
         if let Some(why) = judge.ceilings.impossible(cost, cold_seconds.min(warm_seconds), judge.flush.bytes()) {

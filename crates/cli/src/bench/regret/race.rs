@@ -172,7 +172,7 @@ impl<D: Backend> Race<'_, D> {
             return Ok(Found::Far(seconds));
         }
         let graph = session.capture(|session| launch(session, &plan, placed))?;
-        let times = self.flush.time(session, ESTIMATE, Caches::Cold, |session| session.replay(&graph))?;
+        let times = self.flush.time(session, ESTIMATE, Caches::Cold, &mut |session| session.replay(&graph))?;
         Ok(Found::Near { plan, graph, estimate: times.seconds.median, answer })
     }
 
@@ -185,7 +185,7 @@ impl<D: Backend> Race<'_, D> {
             let count = runners.len();
             for at in 0..count {
                 let Some(Runner { graph, times, .. }) = runners.get_mut(if turn % 2 == 0 { at } else { count - 1 - at }) else { continue };
-                times.extend(self.flush.time(session, TURN, Caches::Cold, |session| session.replay(graph))?.samples);
+                times.extend(self.flush.time(session, TURN, Caches::Cold, &mut |session| session.replay(graph))?.samples);
             }
         }
         Ok(())
