@@ -27,6 +27,6 @@ folder=$(tests/cuda_emulator/build.sh)
 export LD_LIBRARY_PATH=$folder TRIFUSE_CUDA_LIB_DIR=$folder TRIFUSE_CACHE_DIR=$folder/kernels
 # Waits in kernels give up, as in the tests.
 export TRIFUSE_KERNEL_DEBUG=${TRIFUSE_KERNEL_DEBUG:-1}
-export TRIFUSE_CONFIGS=${TRIFUSE_CONFIGS:-chosen}
+export TRIFUSE_SUITE=cases TRIFUSE_CONFIGS=${TRIFUSE_CONFIGS:-chosen}
 export TRIFUSE_EMULATOR_ARCH=$arch TRIFUSE_BACKEND=cuda TRIFUSE_MATCH="${words[*]}" TRIFUSE_MOST_FLOPS=${TRIFUSE_MOST_FLOPS:-2e6}
 exec "$suite" "${options[@]}"

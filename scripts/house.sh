@@ -6,6 +6,6 @@ counts() {
     grep -E '^(circles|arrows|places|variants|kernel|kernels)[^:]*: [0-9]+$'
 }
 cargo test --quiet --locked --test tidy the_house_is_counted -- --nocapture | counts
-cargo test --quiet --locked --all-features --test cuda_host -- --test-threads=1 'house:' | counts
+cargo test --quiet --locked --all-features --test conformance -- --test-threads=1 'house:' | counts
 echo "lines of Rust in backends/cuda: $(find backends/cuda -name '*.rs' -print0 | xargs -0 cat | wc -l)"
 echo "lines of CUDA in kernels: $(find kernels -type f -print0 | xargs -0 cat | wc -l)"

@@ -17,8 +17,8 @@ if [[ -n "${CUDA_HOST:-}" ]]; then
 else
     folder=$(find .cuda/lib -maxdepth 4 -type d -path '*/site-packages/nvidia/cu13' | head -n 1)
     export LD_LIBRARY_PATH="$PWD/$folder/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" PATH="$PWD/$folder/bin:$PATH"
-    cargo test --locked --all-features --test cuda_host --no-run
-    TRIFUSE_TEST_PROBE=ledger cargo test --quiet --locked --all-features --test cuda_host >"$made" 2> >(tee "$faults" >&2)
+    cargo test --locked --all-features --test conformance --no-run
+    TRIFUSE_TEST_PROBE=ledger cargo test --quiet --locked --all-features --test conformance >"$made" 2> >(tee "$faults" >&2)
 fi
 [[ "$(head -c 6 "$made")" == "# unit" ]] || { echo "ledger: the program printed no ledger" >&2; exit 1; }
 mv "$made" "$ledger"

@@ -4,11 +4,11 @@
 #
 # PROCESSES run at once (half the processors, all of them under a tool), REPEATS (100) runs of each case where there is no tool,
 # TRIFUSE_KERNEL_DEBUG=1: waits in kernels end with a trap where they would hang; else kernels are as users run them.
-# TRIFUSE_MATCH: only the cases that it names (tests/conformance.rs). RACECHECK_FLOPS (1e6): no larger case under racecheck, where a
+# TRIFUSE_MATCH: only the cases that it names (tests/conformance/cases.rs). RACECHECK_FLOPS (1e6): no larger case under racecheck, where a
 # launch of a cluster takes seconds.
 set -uo pipefail
 
-export TRIFUSE_BACKEND=${1:?a backend}
+export TRIFUSE_SUITE=cases TRIFUSE_BACKEND=${1:?a backend}
 tool=${2:-}
 processors=$(nproc)
 processes=${PROCESSES:-$((processors / 2 > 0 ? processors / 2 : 1))} parts=48

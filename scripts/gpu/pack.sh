@@ -4,7 +4,7 @@ set -euo pipefail
 
 profile=${TRIFUSE_PROFILE:-dist}
 what=${1:-everything}
-tests=(conformance contract layer model) others=(--bin trifuse --example golden --example embed_speed)
+tests=(conformance layer model) others=(--bin trifuse --example golden --example embed_speed)
 case $what in
   everything) ;;
   right) others=(--bin trifuse --example golden) ;;
@@ -31,7 +31,7 @@ for line in sys.stdin:
 }
 
 mkdir -p "$PROGRAMS"
-rm -f "$PROGRAMS"/{trifuse,golden,embed_speed,conformance,contract,layer,model}
+rm -f "$PROGRAMS"/{trifuse,golden,embed_speed,conformance,layer,model}
 cargo build "${features[@]}" --profile "$profile" "${others[@]}" --message-format=json-render-diagnostics | keep trifuse golden embed_speed
 if [ ${#tests[@]} -gt 0 ]; then
   cargo test "${features[@]}" --profile "$profile" --no-run "${tests[@]/#/--test=}" --message-format=json-render-diagnostics | keep "${tests[@]}"

@@ -24,12 +24,12 @@ fi
 if on wgpu; then beside conformance-wgpu 200 env PROCESSES=4 REPEATS=3 scripts/gpu/conformance.sh wgpu; fi
 
 # One test takes all the memory that there is: nothing else runs then.
-plan contract-cuda 60 "$PROGRAMS/contract" '[cuda]'
+plan contract-cuda 60 env TRIFUSE_SUITE=contract "$PROGRAMS/conformance" '[cuda]'
 plan six-tests 90 "$PROGRAMS/trifuse" verify --backend cuda --only 1,2,3,4,5,6
 plan memcheck 120 scripts/gpu/conformance.sh cuda memcheck
 plan racecheck 240 scripts/gpu/conformance.sh cuda racecheck
 plan initcheck 120 scripts/gpu/conformance.sh cuda initcheck
-if on wgpu; then plan contract-wgpu 60 "$PROGRAMS/contract" '[wgpu]'; fi
+if on wgpu; then plan contract-wgpu 60 env TRIFUSE_SUITE=contract "$PROGRAMS/conformance" '[wgpu]'; fi
 plan vectors-cuda 60 "$PROGRAMS/trifuse" verify --vectors tests/vectors --backend cuda
 if on wgpu; then beside vectors-wgpu 60 "$PROGRAMS/trifuse" verify --vectors tests/vectors --backend wgpu; fi
 beside compiled-ahead 60 scripts/gpu/ahead.sh

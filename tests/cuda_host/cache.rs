@@ -34,7 +34,7 @@ fn entries(folder: &Path) -> Vec<std::path::PathBuf> {
 pub fn trials() -> Vec<Trial> {
     let lacks = nvrtc_version().is_err().then_some("NVRTC");
     let trial = |name: &str, body: fn()| {
-        crate::trial(&format!("cache: {name}"), lacks, move || {
+        super::trial(&format!("cache: {name}"), lacks, move || {
             body();
             Ok(())
         })
@@ -71,7 +71,7 @@ pub fn trials() -> Vec<Trial> {
         }),
         trial("four processes at once compile once, and leave one whole entry", || {
             let folder = tempfile::tempdir().unwrap();
-            let start = || crate::probe("build").env("TRIFUSE_CACHE_DIR", folder.path()).stdout(std::process::Stdio::piped()).spawn().unwrap();
+            let start = || super::probe("build").env("TRIFUSE_CACHE_DIR", folder.path()).stdout(std::process::Stdio::piped()).spawn().unwrap();
             let children: Vec<_> = (0..4).map(|_| start()).collect();
             let mut compiled = 0;
             for child in children {
@@ -98,9 +98,9 @@ pub fn trials() -> Vec<Trial> {
         trial("a folder that cannot be used costs only time", || {
             let file = tempfile::NamedTempFile::new().unwrap();
             assert!(unit().build(ARCH, &Cache::at(file.path().join("below a file"))).is_ok());
-            let output = crate::probe("build").env("TRIFUSE_CACHE_DIR", "").output().unwrap();
+            let output = super::probe("build").env("TRIFUSE_CACHE_DIR", "").output().unwrap();
             assert!(output.status.success());
-            let output = crate::probe("build").env_remove("TRIFUSE_CACHE_DIR").env_remove("XDG_CACHE_HOME").env_remove("HOME").output().unwrap();
+            let output = super::probe("build").env_remove("TRIFUSE_CACHE_DIR").env_remove("XDG_CACHE_HOME").env_remove("HOME").output().unwrap();
             assert!(output.status.success());
         }),
         trial("a read-only folder costs only time", || {
@@ -129,7 +129,7 @@ pub fn trials() -> Vec<Trial> {
                 }
                 assert_eq!((cache.refused(), cache.get(&unit().hash(Arch(90)), None)), (Vec::new(), None));
             }
-            let output = crate::probe("build").env("TRIFUSE_CACHE_DIR", "").env(KERNELS, folder.path()).output().unwrap();
+            let output = super::probe("build").env("TRIFUSE_CACHE_DIR", "").env(KERNELS, folder.path()).output().unwrap();
             assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), format!("{} bytes, 0 compiled", made.cubin.len()));
             std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         }),
@@ -138,7 +138,7 @@ pub fn trials() -> Vec<Trial> {
             let empty = tempfile::tempdir().unwrap();
             let built = unit().build(ARCH, &Cache::at(folder.path().join("kernels"))).unwrap();
             let child = || {
-                let mut command = crate::probe("build");
+                let mut command = super::probe("build");
                 command.env(LIBRARY_DIR, empty.path()).env("TRIFUSE_CACHE_DIR", folder.path());
                 for variable in ["VIRTUAL_ENV", "CONDA_PREFIX", "CUDA_HOME", "CUDA_PATH", "LD_LIBRARY_PATH"] {
                     command.env_remove(variable);

@@ -55,7 +55,7 @@ fn instructions(cubin: &[u8]) -> Vec<String> {
 
 /// A test that panics where it fails, or its name with what it lacks, ignored.
 pub fn trial(name: &str, lacks: Option<&str>, body: Box<dyn FnOnce() + Send>) -> Trial {
-    crate::trial(name, lacks, move || {
+    super::trial(name, lacks, move || {
         body();
         Ok(())
     })

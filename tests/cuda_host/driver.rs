@@ -29,7 +29,7 @@ pub fn probe() {
 /// The probe's one line, run with that driver and no NVRTC but the system's own.
 fn list_with(driver: Option<(i32, i32)>) -> String {
     let folder = tempfile::tempdir().unwrap();
-    let mut command = crate::probe("list");
+    let mut command = super::probe("list");
     if let Some((init, version)) = driver {
         build_driver(folder.path(), init, version);
         command.env("LD_LIBRARY_PATH", folder.path());
@@ -69,8 +69,8 @@ pub fn trials() -> Vec<Trial> {
         other => other,
     };
     let mut trials = vec![
-        crate::trial("driver: absent", driver, move || expect(&bare, &["no libcuda.so.1", "install the driver"])),
-        crate::trial("driver: nvrtc absent", nvrtc, || expect(&list_with(Some((0, 13000))), &["NVRTC is missing", "pip install", LIBRARY_DIR])),
+        super::trial("driver: absent", driver, move || expect(&bare, &["no libcuda.so.1", "install the driver"])),
+        super::trial("driver: nvrtc absent", nvrtc, || expect(&list_with(Some((0, 13000))), &["NVRTC is missing", "pip install", LIBRARY_DIR])),
     ];
     let cases: [(&str, (i32, i32), &[&str]); 5] = [
         ("no device", (100, 13000), &["finds no GPU", "nvidia-smi"]),
@@ -80,7 +80,7 @@ pub fn trials() -> Vec<Trial> {
         ("unknown fault", (999, 13000), &["does not start: a fake error (CUDA_ERROR_FAKE)"]),
     ];
     for (name, driver, parts) in cases {
-        trials.push(crate::trial(&format!("driver: {name}"), compiler, move || expect(&list_with(Some(driver)), parts)));
+        trials.push(super::trial(&format!("driver: {name}"), compiler, move || expect(&list_with(Some(driver)), parts)));
     }
     trials
 }

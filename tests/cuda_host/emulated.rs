@@ -79,8 +79,8 @@ impl Emulator {
 
     /// Those whose names hold `name`.
     fn run_named(&self, suite: &str, name: &str, kernels: &Kernels, settings: &[&str]) -> Output {
-        let mut command = crate::probe(suite);
-        command.arg(name).env("LD_LIBRARY_PATH", &self.0).env(LIBRARY_DIR, &self.0).env("TRIFUSE_CACHE_DIR", &self.0);
+        let mut command = super::this_program();
+        command.env(crate::SUITE, suite).arg(name).env("LD_LIBRARY_PATH", &self.0).env(LIBRARY_DIR, &self.0).env("TRIFUSE_CACHE_DIR", &self.0);
         // A kernel that would wait for ever, as one with a fault on purpose may, gives up. The flags of a release are compiled elsewhere.
         command.env(KERNEL_DEBUG, "1").env("TRIFUSE_BACKEND", "cuda").env("TRIFUSE_MOST_FLOPS", kernels.most_flops).env("TRIFUSE_EMULATOR_ARCH", kernels.arch);
         command
@@ -111,8 +111,8 @@ fn expect_success(output: &Output, least: usize) -> Result<(), Failed> {
 
 /// A run in either order of threads, and of what arrives.
 fn both_orders(emulator: &Emulator, kernels: &Kernels, least: usize) -> Result<(), Failed> {
-    expect_success(&emulator.run("conformance", kernels, &[]), least)?;
-    expect_success(&emulator.run("conformance", kernels, &["TRIFUSE_EMULATOR_BACKWARDS"]), least)
+    expect_success(&emulator.run("cases", kernels, &[]), least)?;
+    expect_success(&emulator.run("cases", kernels, &["TRIFUSE_EMULATOR_BACKWARDS"]), least)
 }
 
 /// The suite is worth something only if it fails where a kernel is wrong: of every operation named here.
@@ -132,7 +132,7 @@ pub fn trials() -> Vec<Trial> {
     // All cases take an hour here, and seconds on a GPU.
     let long = lacks.or_else(|| std::env::var_os("TRIFUSE_EMULATE").is_none().then_some("TRIFUSE_EMULATE=1: it is long"));
     let trial = |name: &str, lacks: Option<&str>, body: fn(&Emulator) -> Result<(), Failed>| {
-        crate::trial(&format!("emulated: {name}"), lacks, move || body(Emulator::build()))
+        super::trial(&format!("emulated: {name}"), lacks, move || body(Emulator::build()))
     };
     vec![
         trial("the contract of a device", lacks, |emulator| expect_success(&emulator.run("contract", &SIMT, &[]), 20)),
@@ -140,12 +140,12 @@ pub fn trials() -> Vec<Trial> {
         // One trial, for its kernels are compiled once.
         trial("a few cases on sm_90, and a missing wait is found", lacks, |emulator| {
             both_orders(emulator, &FEW_HOPPER, 19)?;
-            expect_faults(&emulator.run("conformance", &FEW_HOPPER, &["TRIFUSE_EMULATOR_SKIP_WAITS"]), &OPS)
+            expect_faults(&emulator.run("cases", &FEW_HOPPER, &["TRIFUSE_EMULATOR_SKIP_WAITS"]), &OPS)
         }),
         // Blocks of one launch that tell each other what they summed; and one that hears nothing in time makes all of it itself.
         trial("a codebook GEMM in one launch", lacks, |emulator| {
             for settings in [&[WIDE][..], &[WIDE, "TRIFUSE_EMULATOR_BACKWARDS", "TRIFUSE_EMULATOR_OVERLAP"], &[WIDE, "TRIFUSE_EMULATOR_DEAF"]] {
-                expect_success(&emulator.run("conformance", &JOINT, settings), 5)?;
+                expect_success(&emulator.run("cases", &JOINT, settings), 5)?;
             }
             Ok(())
         }),
@@ -162,6 +162,6 @@ pub fn trials() -> Vec<Trial> {
         trial("every case on the simt variants", long, |emulator| both_orders(emulator, &SIMT, 300)),
         trial("every case on the variants for sm_80", long, |emulator| both_orders(emulator, &AMPERE, 300)),
         trial("every case on the variants for sm_90", long, |emulator| both_orders(emulator, &HOPPER, 300)),
-        trial("a missing barrier is found", long, |emulator| expect_faults(&emulator.run("conformance", &SIMT, &["TRIFUSE_EMULATOR_SKIP_BARRIERS"]), &OPS)),
+        trial("a missing barrier is found", long, |emulator| expect_faults(&emulator.run("cases", &SIMT, &["TRIFUSE_EMULATOR_SKIP_BARRIERS"]), &OPS)),
     ]
 }

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use libtest_mimic::{Arguments, Completion, Conclusion, Failed, Trial};
 use trifuse::Result;
 use trifuse::backend::Backend;
 use trifuse::backends::{Choice, NAMES, Visit};
@@ -25,8 +25,7 @@ use trifuse_testkit::cases::{OpKind, Posed, Problem, Work, all};
 use trifuse_testkit::conformance::{Mode, Outcome, Subject, run_case, run_configs, variants};
 use trifuse_testkit::oracle::Define;
 
-pub fn main() {
-    let arguments = Arguments::from_args();
+pub fn run(arguments: &Arguments) -> Conclusion {
     let mut subjects: Vec<Arc<Subject>> = all().into_iter().map(|case| Arc::new(Subject::from(case))).collect();
     match vectors() {
         Ok(vectors) => subjects.extend(vectors),
@@ -58,7 +57,7 @@ pub fn main() {
     if let Some(shard) = setting::<String>("TRIFUSE_SHARD") {
         trials = part_of(trials, &shard);
     }
-    libtest_mimic::run(&arguments, trials).exit();
+    libtest_mimic::run(arguments, trials)
 }
 
 /// What the environment sets, where it does.
