@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use trifuse::backend::Backend;
-use trifuse::backends::{Choice, NAMES, Visit};
+use trifuse::backends::{AnyDevice, Choice, NAMES};
 use trifuse::layer::{Affine, Launch, States, TransformerLayer, Weights};
 use trifuse::ops::layer::{Layer, Sizes, Style};
 use trifuse::session::Session;
@@ -166,8 +166,8 @@ fn main() {
         }),
     ];
     for name in NAMES {
-        match Choice::Named(name, 0).open(Collect(&cases)) {
-            Ok(found) => trials.extend(found),
+        match Choice::Named(name, 0).open_any() {
+            Ok(device) => trials.extend(of_device(&cases, device)),
             Err(error) => {
                 let absent = Trial::test(format!("not available: {error}"), || Err("this backend is not there".into()));
                 trials.push(absent.with_kind(*name).with_ignored_flag(true));
@@ -177,28 +177,23 @@ fn main() {
     libtest_mimic::run(&arguments, trials).exit();
 }
 
-struct Collect<'a>(&'a [Arc<Case>]);
-
-impl Visit for Collect<'_> {
-    type Out = Vec<Trial>;
-
-    fn visit<B: Backend>(self, backend: B) -> Result<Vec<Trial>> {
-        let device = Arc::new(backend);
-        // Never dropped: the last trial's worker could still be at it when the process exits and the driver goes.
-        std::mem::forget(device.clone());
-        Ok(self.0.iter().map(|case| trial(case, &device)).collect())
-    }
+/// The trials of one backend's device. Behind one type for all of them, the layer is compiled once.
+fn of_device(cases: &[Arc<Case>], device: AnyDevice) -> Vec<Trial> {
+    let device = Arc::new(device);
+    // Never dropped: the last trial's worker could still be at it when the process exits and the driver goes.
+    std::mem::forget(device.clone());
+    cases.iter().map(|case| trial(case, &device)).collect()
 }
 
-fn trial<B: Backend>(case: &Arc<Case>, device: &Arc<B>) -> Trial {
-    let (own, device) = (case.clone(), device.clone());
+fn trial(case: &Arc<Case>, device: &Arc<AnyDevice>) -> Trial {
+    let (own, device, kind) = (case.clone(), device.clone(), device.backend());
     let run = move || match own.run(&device) {
         Ok(Ok(())) => Ok(Completion::Completed),
         Ok(Err(why)) => Err(Failed::from(why)),
         Err(Error::Unsupported { subject, reason }) => Ok(Completion::ignored_with(format!("{subject}: {reason}"))),
         Err(error) => Err(Failed::from(error)),
     };
-    Trial::ignorable_test(case.name.clone(), run).with_kind(B::NAME)
+    Trial::ignorable_test(case.name.clone(), run).with_kind(kind)
 }
 
 /// The tolerance of the whole is worth something only where it refuses what a part put wrongly would give.

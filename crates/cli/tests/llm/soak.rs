@@ -189,7 +189,7 @@ fn random_load<D: Backend>(device: &Arc<D>) {
     let mut load = Load { engine, random, population, distinct: &distinct, alone: &alone, names: [None; 4], under_way: HashMap::new(), ends: Ends::default() };
     load.run(count);
     let (ends, usage) = (load.ends, load.engine.usage());
-    println!("{count} requests on {}: {ends:?}, {} plans", D::NAME, load.engine.plans_made());
+    println!("{count} requests on {}: {ends:?}, {} plans", device.caps().name, load.engine.plans_made());
     assert_eq!(ends.whole + ends.given_up + ends.late, count);
     assert!(ends.whole > count / 2 && ends.given_up > 0 && ends.late > 0 && ends.cached > 0 && ends.preempted > 0, "{ends:?}");
     assert_eq!((usage.running, usage.waiting, usage.used_pages, usage.free_pages), (0, 0, 0, free));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use libtest_mimic::Trial;
 use trifuse::DType;
-use trifuse::backend::Backend;
+use trifuse::backends::AnyDevice;
 use trifuse::model::Text;
 
 use super::backends::{SLOW, ignored, slow};
@@ -19,7 +19,7 @@ const REFERENCES: [(&str, &[&str]); 5] = [
     ("A/rust", &["A/rust", "C/r4_rust"]),
 ];
 
-pub fn trials<D: Backend>(device: &Arc<D>) -> Vec<Trial> {
+pub fn trials(device: &Arc<AnyDevice>) -> Vec<Trial> {
     let slow = slow(device.as_ref());
     let mut trials = Vec::new();
     for dtype in DType::ALL {
@@ -48,7 +48,7 @@ pub fn trials<D: Backend>(device: &Arc<D>) -> Vec<Trial> {
     trials
 }
 
-fn against<D: Backend>(device: &Arc<D>, name: &str, attached: &[&str], dtype: DType, most: f32) {
+fn against(device: &Arc<AnyDevice>, name: &str, attached: &[&str], dtype: DType, most: f32) {
     let golden = Golden::open();
     let mut encoder = encoder(device, dtype);
     let sentences: Vec<&str> = golden.sentences.iter().map(String::as_str).collect();

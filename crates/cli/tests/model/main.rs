@@ -20,16 +20,14 @@ use std::sync::Arc;
 
 use backends::ignored;
 use libtest_mimic::{Arguments, Trial};
-use trifuse::Result;
-use trifuse::backend::Backend;
-use trifuse::backends::{Choice, NAMES, Visit};
+use trifuse::backends::{AnyDevice, Choice, NAMES};
 
 fn main() {
     let arguments = Arguments::from_args();
     let mut trials = Vec::new();
     for name in NAMES {
-        match Choice::Named(name, 0).open(Collect) {
-            Ok(found) => trials.extend(found),
+        match Choice::Named(name, 0).open_any() {
+            Ok(device) => trials.extend(self::trials(device)),
             Err(error) => trials.push(ignored(format!("not available: {error}")).with_kind(*name)),
         }
     }
@@ -41,17 +39,11 @@ fn main() {
     libtest_mimic::run(&arguments, trials).exit();
 }
 
-/// Makes the trials of one backend.
-struct Collect;
-
-impl Visit for Collect {
-    type Out = Vec<Trial>;
-
-    fn visit<B: Backend>(self, backend: B) -> Result<Vec<Trial>> {
-        let device = Arc::new(backend);
-        // Never dropped: the last trial's worker could still be at it when the process exits and the driver goes.
-        std::mem::forget(device.clone());
-        let trials = [golden::trials(&device), mixed::trials(&device)];
-        Ok(backends::in_turn(device.as_ref(), trials.into_iter().flatten().collect()))
-    }
+/// The trials of one backend's device. Behind one type for all of them, what is tested is compiled once.
+fn trials(device: AnyDevice) -> Vec<Trial> {
+    let device = Arc::new(device);
+    // Never dropped: the last trial's worker could still be at it when the process exits and the driver goes.
+    std::mem::forget(device.clone());
+    let trials = [golden::trials(&device), mixed::trials(&device)];
+    backends::in_turn(&device, trials.into_iter().flatten().collect())
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use libtest_mimic::Trial;
 use trifuse::DType;
 use trifuse::adapters::encode::EncodeOptions;
-use trifuse::backend::Backend;
+use trifuse::backends::AnyDevice;
 use trifuse::model::Row;
 use trifuse::model::calibrate::calibrate;
 
@@ -14,7 +14,7 @@ use super::support::{Golden, adapters, batch, bits, encoder, plain, population};
 
 const A: [&str; 4] = ["A/rust", "A/sqlite", "A/bible_kjv", "A/apache_french"];
 
-pub fn trials<D: Backend>(device: &Arc<D>) -> Vec<Trial> {
+pub fn trials(device: &Arc<AnyDevice>) -> Vec<Trial> {
     // One of them runs on every device.
     let slow = slow(device.as_ref());
     let mut trials = Vec::new();
@@ -55,7 +55,7 @@ pub fn trials<D: Backend>(device: &Arc<D>) -> Vec<Trial> {
     trials
 }
 
-fn each_row_as_alone<D: Backend>(device: &Arc<D>, names: &[&str], options: &EncodeOptions, dtype: DType) {
+fn each_row_as_alone(device: &Arc<AnyDevice>, names: &[&str], options: &EncodeOptions, dtype: DType) {
     let golden = Golden::open();
     let mut encoder = encoder(device, dtype);
     encoder.attach(Box::new(population(&adapters(names), options).unwrap())).unwrap();
@@ -82,7 +82,7 @@ fn each_row_as_alone<D: Backend>(device: &Arc<D>, names: &[&str], options: &Enco
     assert_eq!(bits(&reversed), bits(&together), "the order of the rows");
 }
 
-fn submitted<D: Backend>(device: &Arc<D>) {
+fn submitted(device: &Arc<AnyDevice>) {
     let golden = Golden::open();
     let mut encoder = encoder(device, DType::F32);
     encoder.attach(Box::new(population(&adapters(&A[..2]), &plain()).unwrap())).unwrap();
@@ -116,7 +116,7 @@ fn submitted<D: Backend>(device: &Arc<D>) {
     assert!(failed.is_err() && given == 2, "{given} were given");
 }
 
-fn calibration<D: Backend>(device: &Arc<D>) {
+fn calibration(device: &Arc<AnyDevice>) {
     let golden = Golden::open();
     let mut encoder = encoder(device, DType::F32);
     // A few sentences, so the inputs are few too; they are each other's held-out text in turn.
@@ -141,7 +141,7 @@ fn row(ids: &[i32]) -> [Row<'_>; 1] {
     [Row { ids, adapter: None }]
 }
 
-fn refusals<D: Backend>(device: &Arc<D>) {
+fn refusals(device: &Arc<AnyDevice>) {
     let golden = Golden::open();
     let mut encoder = encoder(device, DType::F32);
     let before = encoder.embed(&row(&golden.ids[0])).unwrap();
