@@ -11,9 +11,9 @@ use trifuse_testkit::cases::{Posed, Work, all};
 use trifuse_testkit::conformance::{Mode, Outcome, Subject, run_case};
 use trifuse_testkit::oracle::Define;
 
-/// Floating-point operations of the cases that are run, and of how many each device runs one.
+/// Floating-point operations of the cases that are run, and of how many each device runs one: others for each `TRIFUSE_TURN`.
 const MOST_WORK: f64 = 5e4;
-const ONE_OF: usize = 5;
+const ONE_OF: usize = 12;
 /// In the reasons for which no device of this backend takes a case.
 const NEVER: [&str; 2] = ["an operation of its own is for", "a launch of its own is for"];
 
@@ -28,12 +28,13 @@ impl Work for Flops {
     }
 }
 
-/// Runs one in [`ONE_OF`] of the small cases, from number `first` on. How many passed, and why others were refused.
+/// Runs one in [`ONE_OF`] of the small cases; other devices, with another `first`, run others. How many passed, and why others were refused.
 fn conform(device: Wgpu, first: usize) -> (usize, Vec<String>) {
     let mut session = Session::new(Arc::new(device)).unwrap();
     let (mut passed, mut refused) = (0, Vec::new());
     let small = all().into_iter().filter(|case| case.problem().unwrap().with(Flops) <= MOST_WORK);
-    for case in small.skip(first).step_by(ONE_OF) {
+    let turn = std::env::var("TRIFUSE_TURN").ok().and_then(|turn| turn.parse::<usize>().ok()).unwrap_or(0);
+    for case in small.skip((first + turn) % ONE_OF).step_by(ONE_OF) {
         let name = case.name().to_owned();
         match run_case(&mut session, &Subject::from(case), None, Mode::Direct) {
             Ok(Outcome::Passed(_)) => passed += 1,
@@ -53,7 +54,7 @@ fn a_browsers_limits_are_enough() {
         limits.max_immediate_size = 128;
     });
     let (passed, refused) = conform(device.unwrap(), 0);
-    assert!(passed > 30 && refused.is_empty(), "{passed} passed; {refused:#?}");
+    assert!(passed > 12 && refused.is_empty(), "{passed} passed; {refused:#?}");
 }
 
 /// Cases that need more storage buffers than a device binds are refused; Vulkan promises four.
@@ -61,7 +62,7 @@ fn a_browsers_limits_are_enough() {
 fn what_needs_more_than_there_is_is_refused_before_it_is_compiled() {
     let device = Wgpu::lesser(|limits| limits.max_storage_buffers_per_shader_stage = 4);
     let (passed, refused) = conform(device.unwrap(), 1);
-    assert!(passed > 20 && refused.iter().all(|reason| reason.contains("storage buffers, the device binds 4")), "{passed} passed; {refused:#?}");
+    assert!(passed > 8 && refused.iter().all(|reason| reason.contains("storage buffers, the device binds 4")), "{passed} passed; {refused:#?}");
     let device = Wgpu::lesser(|limits| (limits.max_compute_invocations_per_workgroup, limits.max_compute_workgroup_size_x) = (128, 128));
     let (passed, refused) = conform(device.unwrap(), 1);
     assert!(passed > 0 && refused.iter().all(|reason| reason.contains("needs workgroups of 256, the device allows 128")), "{passed} passed; {refused:#?}");
@@ -76,7 +77,7 @@ fn operands_are_worked_on_in_parts() {
         limits.min_storage_buffer_offset_alignment = 256;
     });
     let (passed, refused) = conform(device.unwrap(), 2);
-    assert!(passed > 20 && refused.iter().all(|reason| reason.contains("the device binds")), "{passed} passed; {refused:#?}");
+    assert!(passed > 8 && refused.iter().all(|reason| reason.contains("the device binds")), "{passed} passed; {refused:#?}");
 }
 
 /// What lies behind an operand in its buffer is no number: bound with it, it shows where it is read and used.
@@ -84,5 +85,5 @@ fn operands_are_worked_on_in_parts() {
 fn nothing_depends_on_what_lies_behind_an_operand() {
     let device = Wgpu::lesser(|_| ()).unwrap().binding_behind(4096);
     let (passed, refused) = conform(device, 3);
-    assert!(passed > 30 && refused.is_empty(), "{passed} passed; {refused:#?}");
+    assert!(passed > 12 && refused.is_empty(), "{passed} passed; {refused:#?}");
 }
