@@ -5,6 +5,8 @@
 #include "ptx/grid.cuh"
 
 constexpr u32 THREADS = 256;
+// Words that a thread reads at once.
+constexpr u32 AT_ONCE = 8;
 
 // What the word at a place counts times.
 __device__ __forceinline__ u64 multiplier(u32 place) {
@@ -31,13 +33,28 @@ __device__ __forceinline__ u32 bytes_at(const u8 *x, u32 count) {
     return word;
 }
 
+template <bool ALIGNED> __device__ __forceinline__ u32 word_at(const u8 *x, u64 place) {
+    return ALIGNED ? ((const u32 *)x)[place] : bytes_at(x + 4 * place, 4);
+}
+
 // What this thread's words from `first` to `end` add to the sum.
 template <bool ALIGNED> __device__ __forceinline__ u64 sum_words(const u8 *x, u64 first, u64 end) {
-    u64 sum = 0;
-#pragma unroll 8
-    for (u64 place = first + threadIdx.x; place < end; place += THREADS) {
-        u32 word = ALIGNED ? ((const u32 *)x)[place] : bytes_at(x + 4 * place, 4);
-        sum += multiplier(u32(place)) * word;
+    u64 sum = 0, place = first + threadIdx.x;
+    // All of them are under way before the first is counted.
+    for (; place + (AT_ONCE - 1) * THREADS < end; place += AT_ONCE * THREADS) {
+        u32 words[AT_ONCE];
+#pragma unroll
+        for (u32 at = 0; at < AT_ONCE; ++at) {
+            words[at] = word_at<ALIGNED>(x, place + at * THREADS);
+        }
+#pragma unroll
+        for (u32 at = 0; at < AT_ONCE; ++at) {
+            sum += multiplier(u32(place) + at * THREADS) * words[at];
+        }
+    }
+#pragma unroll 1
+    for (; place < end; place += THREADS) {
+        sum += multiplier(u32(place)) * word_at<ALIGNED>(x, place);
     }
     return sum;
 }
