@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::backend::{Backend, Kernel};
 use crate::device::{Caps, Clock, Clocks, Device, Hints, Slice};
 use crate::error::{Error, Result};
-use crate::ops::{Attention, CodebookGemm, FusedMlp, Linear, Op, Pointwise, PrefixAttention, Sample, Translate, strange};
+use crate::ops::{Attention, Checksum, CodebookGemm, FusedMlp, Linear, Op, Pointwise, PrefixAttention, Sample, Translate, strange};
 
 /// A device of any backend, the crate's own or another's. A [`Session<AnyDevice>`](crate::session::Session), and everything made of it, has
 /// one type, whatever runs the work. [`Choice::open_any`](super::Choice::open_any) opens one by its name.
@@ -260,6 +260,7 @@ trait Erased:
     + ErasedKernel<Linear>
     + ErasedKernel<Pointwise>
     + ErasedKernel<Sample>
+    + ErasedKernel<Checksum>
 {
 }
 

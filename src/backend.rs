@@ -2,7 +2,7 @@
 
 use crate::device::{Device, Slice};
 use crate::error::Result;
-use crate::ops::{Attention, CodebookGemm, FusedMlp, Linear, Op, Pointwise, PrefixAttention, Sample};
+use crate::ops::{Attention, Checksum, CodebookGemm, FusedMlp, Linear, Op, Pointwise, PrefixAttention, Sample};
 
 /// A device that can run `O`.
 pub trait Kernel<O: Op>: Device {
@@ -56,11 +56,27 @@ pub trait Kernel<O: Op>: Device {
 
 /// A device that runs every operation.
 pub trait Backend:
-    Device + Kernel<CodebookGemm> + Kernel<Attention> + Kernel<PrefixAttention> + Kernel<FusedMlp> + Kernel<Linear> + Kernel<Pointwise> + Kernel<Sample>
+    Device
+    + Kernel<CodebookGemm>
+    + Kernel<Attention>
+    + Kernel<PrefixAttention>
+    + Kernel<FusedMlp>
+    + Kernel<Linear>
+    + Kernel<Pointwise>
+    + Kernel<Sample>
+    + Kernel<Checksum>
 {
 }
 
 impl<D> Backend for D where
-    D: Device + Kernel<CodebookGemm> + Kernel<Attention> + Kernel<PrefixAttention> + Kernel<FusedMlp> + Kernel<Linear> + Kernel<Pointwise> + Kernel<Sample>
+    D: Device
+        + Kernel<CodebookGemm>
+        + Kernel<Attention>
+        + Kernel<PrefixAttention>
+        + Kernel<FusedMlp>
+        + Kernel<Linear>
+        + Kernel<Pointwise>
+        + Kernel<Sample>
+        + Kernel<Checksum>
 {
 }

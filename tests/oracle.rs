@@ -4,6 +4,7 @@
 
 use trifuse::DType;
 use trifuse::ops::attention::{Attention, Form, Strides};
+use trifuse::ops::checksum::checksum;
 use trifuse::ops::index::{BlockKind, BlockMask, BlockShape, HostIndex, PageShape, PageTable, TokenAdapters, Varlen};
 use trifuse::ops::pointwise::{Kind, Pointwise, Turn};
 use trifuse_testkit::cases::{Posed, Problem, all};
@@ -197,4 +198,18 @@ fn operands_of_the_wrong_size_are_errors() {
     assert!(op.evaluate(&host, Exact).is_err());
     let Problem::Attention(Posed { op, host }) = problem("attention/blocks_full_f16") else { panic!() };
     assert!(op.evaluate(&Host { index: HostForm::None, ..host }, Exact).is_err());
+}
+
+#[test]
+fn checksums_are_those_of_the_host_and_of_no_bytes_the_first_multiplier() {
+    for name in ["checksum/apart", "checksum/bytes7", "checksum/no_bytes"] {
+        let Problem::Checksum(Posed { op, host }) = problem(name) else { panic!() };
+        let words = first(&op, &host);
+        assert_eq!(words.len() as u64, 2 * op.ranges);
+        for (range, words) in words.chunks(2).enumerate() {
+            let sum = checksum(&host.x[op.start(range as u64) as usize..][..op.bytes as usize]);
+            assert_eq!(words, [sum as u32, (sum >> 32) as u32].map(|word| f64::from(word as i32)), "range {range} of {name}");
+        }
+    }
+    assert_eq!(checksum(&[]), 0x4465_E068_0000_0001);
 }

@@ -9,17 +9,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use trifuse::Result;
 use trifuse_testkit::cases::{Case, Posed, Work, all};
 use trifuse_testkit::oracle::{Define, Exact};
-use trifuse_testkit::tolerance::{Expected, expect, plain};
+use trifuse_testkit::tolerance::{Expected, Metrics, expect, plain};
 
 /// Outputs as a backend would give them, `None` for what it left alone.
 type Outputs = Vec<Vec<Option<f64>>>;
 
+/// How an output compares, as a backend would store it.
+fn compared(expected: &Expected, found: &[Option<f64>]) -> Metrics {
+    let stored = |value: f64| if expected.integers { value } else { expected.dtype.round(value) };
+    let found: Vec<f64> = found.iter().map(|value| value.map_or(f64::NAN, stored)).collect();
+    expected.tolerance.compare(&expected.elements, &found).unwrap()
+}
+
 /// Whether every output is within tolerance.
 fn accepted(expected: &[Expected], found: &Outputs) -> bool {
-    expected.iter().zip(found).all(|(expected, found)| {
-        let found: Vec<f64> = found.iter().map(|value| value.map_or(f64::NAN, |value| expected.dtype.round(value))).collect();
-        expected.tolerance.compare(&expected.elements, &found).unwrap().accepted()
-    })
+    expected.iter().zip(found).all(|(expected, found)| compared(expected, found).accepted())
 }
 
 /// `expected` with the values that `change` gives, by output and element.
@@ -49,10 +53,7 @@ fn faults(case: &Case) -> Vec<String> {
     let honest: Outputs = honest.into_iter().map(|output| output.elements).collect();
     for (name, found) in [("the reference itself", &exact), ("the step by step run", &honest)] {
         if !accepted(&expected, found) {
-            let metrics = expected.iter().zip(found).map(|(expected, found)| {
-                let found: Vec<f64> = found.iter().map(|value| value.map_or(f64::NAN, |value| expected.dtype.round(value))).collect();
-                format!("{}: {}", expected.name, expected.tolerance.compare(&expected.elements, &found).unwrap())
-            });
+            let metrics = expected.iter().zip(found).map(|(expected, found)| format!("{}: {}", expected.name, compared(expected, found)));
             faults.push(format!("refuses {name}: {}", metrics.collect::<Vec<_>>().join("; ")));
         }
     }

@@ -87,3 +87,14 @@ fn nothing_depends_on_what_lies_behind_an_operand() {
     let (passed, refused) = conform(device, 3);
     assert!(passed > 12 && refused.is_empty(), "{passed} passed; {refused:#?}");
 }
+
+#[test]
+fn checksums_of_ranges_that_are_longer_than_what_is_bound_go_on_where_they_ended() {
+    let device = Wgpu::lesser(|limits| limits.max_storage_buffer_binding_size = 8 << 10);
+    let mut session = Session::new(Arc::new(device.unwrap())).unwrap();
+    for name in ["checksum/pieces65535", "checksum/pieces65536", "checksum/apart", "checksum/many_ranges"] {
+        let case = all().into_iter().find(|case| case.name() == name).unwrap();
+        let outcome = run_case(&mut session, &Subject::from(case), None, Mode::Direct).unwrap();
+        assert!(matches!(outcome, Outcome::Passed(_)), "{name}: {outcome:?}");
+    }
+}

@@ -5,6 +5,7 @@
 //! threads.
 
 mod attention;
+mod checksum;
 mod codebook;
 mod element;
 mod few_rows;

@@ -3,6 +3,7 @@
 
 mod attention;
 mod catalogue;
+mod checksum;
 mod codebook_gemm;
 mod device;
 mod fused_mlp;

@@ -23,6 +23,7 @@ mod adapter;
 mod attention;
 mod attention_shader;
 mod buffer;
+mod checksum;
 mod codebook_gemm;
 mod codebook_gemm_stage;
 mod compiled;
@@ -56,6 +57,7 @@ pub fn sources() -> Vec<Source> {
     all.extend(product::sources());
     all.extend(pointwise::sources());
     all.extend(sample::sources());
+    all.extend(checksum::sources());
     all.extend(attention_shader::sources());
     all.extend(prefix_attention::sources());
     all

@@ -39,7 +39,7 @@ fn source(dtype: DType, mask: bool) -> Source {
         Operand::write("log_probability", Element::Float(DType::F32)),
     ];
     let kernel = format!("sample {dtype}{}", if mask { " with a mask" } else { "" });
-    Source { kernel, files: &[shader!("sample/draw.wgsl")], operands, constants: vec![("MASK", Constant::Bool(mask))], f16: false }
+    Source { kernel, files: &[shader!("wide.wgsl"), shader!("sample/draw.wgsl")], operands, constants: vec![("MASK", Constant::Bool(mask))], f16: false }
 }
 
 /// Every specialisation.

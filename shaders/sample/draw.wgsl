@@ -76,14 +76,6 @@ fn key_of(row: u32, id: u32) -> u32 {
     return key_of_bits(bitcast<u32>(load_logits(row * launch.params.stride + id)));
 }
 
-// The high and low words of a product.
-fn product(a: u32, b: u32) -> vec2<u32> {
-    let low = (a & 0xffffu) * (b & 0xffffu);
-    let left = (a >> 16u) * (b & 0xffffu) + (low >> 16u);
-    let right = (a & 0xffffu) * (b >> 16u) + (left & 0xffffu);
-    return vec2<u32>((a >> 16u) * (b >> 16u) + (left >> 16u) + (right >> 16u), a * b);
-}
-
 // Philox 4x32 with 10 rounds.
 fn philox(start: vec4<u32>, seed: vec2<u32>) -> vec4<u32> {
     var counter = start;

@@ -3,6 +3,7 @@
 //! Shapes are row-major, the last axis contiguous. All rules are checked here, once, for every backend.
 
 pub mod attention;
+pub mod checksum;
 pub mod codebook_gemm;
 pub mod codes;
 pub mod fused_mlp;
@@ -23,6 +24,7 @@ use std::hash::Hash;
 use std::ops::Range;
 
 pub use attention::{Attention, AttentionArgs};
+pub use checksum::{Checksum, ChecksumArgs};
 pub use codebook_gemm::{CodebookGemm, CodebookGemmArgs, ScaledBy};
 pub use codes::CodeWidth;
 pub use fused_mlp::{FusedMlp, FusedMlpArgs};

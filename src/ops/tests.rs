@@ -97,6 +97,7 @@ proptest! {
         }
         sane(&Sample { dtype: if flag { DType::F16 } else { DType::F32 }, rows: tokens, vocabulary: d_in, stride: x_stride, mask: flag })?;
         sane(&Sample::new(tokens, d_in))?;
+        sane(&Checksum { ranges: tokens, bytes: d_in, stride: x_stride })?;
         let factors = Factors { rank: rank % 1100, coefficients: input, basis: output };
         sane(&PrefixAttention::new(DType::F16, tokens, [u64::from(adapters % 9), 1], [d_in, d_out], x_stride % 300, [factors; 2]))?;
     }

@@ -31,7 +31,7 @@ const WIDE: &str = "TRIFUSE_EMULATOR_UNITS=48";
 /// clusters, masks, lists of blocks, codes of one width and of many, adapters. `aligned` is what TMA can read.
 const FEW_AMPERE: Kernels = Kernels {
     arch: "80",
-    words: "attention/causal129_bf16 (sm80, | attention/paged16_f16 (sm80_decode, | vectors/attention_varlen_causal (sm80_varlen_short, \
+    words: "checksum/pieces65537 (simt | attention/causal129_bf16 (sm80, | attention/paged16_f16 (sm80_decode, | vectors/attention_varlen_causal (sm80_varlen_short, \
             | codebook_gemm/codes_four_f16 (sm80, | codebook_gemm/runs200_overwrite_f16 (sgmv_long, \
             | codebook_gemm/segments150_odd_three_f16 (sgmv, | codebook_gemm/lora_runs200_f16 (sgmv_dense, \
             | fused_mlp/gated_bias1_f16 (gemm | fused_mlp/tokens255_f16 (gemm, \
@@ -136,7 +136,7 @@ pub fn trials() -> Vec<Trial> {
     };
     vec![
         trial("the contract of a device", lacks, |emulator| expect_success(&emulator.run("contract", &SIMT, &[]), 20)),
-        trial("a few cases on sm_80", lacks, |emulator| both_orders(emulator, &FEW_AMPERE, 14)),
+        trial("a few cases on sm_80", lacks, |emulator| both_orders(emulator, &FEW_AMPERE, 16)),
         // One trial, for its kernels are compiled once.
         trial("a few cases on sm_90, and a missing wait is found", lacks, |emulator| {
             both_orders(emulator, &FEW_HOPPER, 19)?;

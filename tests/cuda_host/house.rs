@@ -8,8 +8,8 @@ use trifuse::backends::cuda::jit::Arch;
 
 use super::trial;
 
-/// Names of variants, at most: two are of LoRA as it is trained, one is of `sample`, one of a server's steps.
-const VARIANTS: usize = 36;
+/// Names of variants, at most: two are of LoRA as it is trained, one is of `sample`, one of `checksum`, one of a server's steps.
+const VARIANTS: usize = 37;
 /// Kernels of all architectures that are checked, each counted once an architecture, at most. The design asked for 3,500, before LoRA as it is trained had
 /// kernels of its own, some 50 an architecture, and a server's steps, some 20. What is above them otherwise are tiles of `gemm_wgmma`, which the rules of speed of `linear` still take.
 const KERNELS: usize = 3840;

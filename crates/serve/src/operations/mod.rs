@@ -1,6 +1,5 @@
 //! Single operations that are served: their tasks, the memory that they name, and the thread of their device.
 
-mod checksum;
 mod mask;
 mod operator;
 mod plans;

@@ -1,9 +1,9 @@
 //! What a device has ready for queries of a shape: as many shapes as are used, and no more than a bound.
 
-use trifuse::backend::Kernel;
-use trifuse::device::{Device, Slice};
-use trifuse::ops::Attention;
+use trifuse::backend::Backend;
+use trifuse::device::Slice;
 use trifuse::ops::attention::AttentionIndex;
+use trifuse::ops::{Attention, Checksum};
 use trifuse::session::Plan;
 
 use super::mask::Mask;
@@ -12,7 +12,7 @@ use super::mask::Mask;
 const MOST: usize = 32;
 
 /// What is ready for a shape.
-pub struct Ready<D: Kernel<Attention>> {
+pub struct Ready<D: Backend> {
     /// The plan.
     pub plan: Plan<Attention, D>,
     /// The variant and configuration that was asked for: of a launch of several queries, each of which is to have the bits that it has alone.
@@ -21,18 +21,20 @@ pub struct Ready<D: Kernel<Attention>> {
     pub index: Option<(AttentionIndex<D>, Option<Mask>)>,
     /// Memory for q, k, v and o of queries that bring theirs along.
     pub scratch: [Option<Slice<D>>; 4],
+    /// The plan for checksums of outputs, and memory for them.
+    pub sums: Option<(Plan<Checksum, D>, Slice<D>)>,
 }
 
 /// The shapes, the last one used first.
-pub struct Plans<D: Device + Kernel<Attention>>(Vec<Ready<D>>);
+pub struct Plans<D: Backend>(Vec<Ready<D>>);
 
-impl<D: Kernel<Attention>> Default for Plans<D> {
+impl<D: Backend> Default for Plans<D> {
     fn default() -> Self {
         Self(Vec::new())
     }
 }
 
-impl<D: Kernel<Attention>> Plans<D> {
+impl<D: Backend> Plans<D> {
     /// Puts the shape of `op` first, if it is there in that way.
     pub fn find(&mut self, op: &Attention, way: Option<&str>) -> bool {
         match self.0.iter().position(|ready| ready.way.as_deref() == way && ready.plan.op() == op) {
@@ -47,7 +49,7 @@ impl<D: Kernel<Attention>> Plans<D> {
     /// Adds a shape in the first place; the one that was used longest ago may go.
     pub fn add(&mut self, plan: Plan<Attention, D>, way: Option<&str>) {
         self.0.truncate(MOST - 1);
-        self.0.insert(0, Ready { plan, way: way.map(str::to_owned), index: None, scratch: [const { None }; 4] });
+        self.0.insert(0, Ready { plan, way: way.map(str::to_owned), index: None, scratch: [const { None }; 4], sums: None });
     }
 
     /// The shape that was used last.

@@ -99,7 +99,7 @@ impl std::fmt::Debug for Task {
 pub struct Done {
     /// Bytes that were asked for.
     pub bytes: Vec<u8>,
-    /// The XXH64 of the output.
+    /// The checksum of the output, as [`Checksum`](trifuse::ops::Checksum) defines it.
     pub checksum: Option<u64>,
 }
 

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use trifuse::DType;
+use trifuse::ops::checksum::checksum;
 
 use super::case::{Blocks, Case, dense, listed, mapped};
 use super::support::client::Client;
@@ -43,6 +44,7 @@ fn tensors_that_lie_on_the_device_give_the_same_bits() {
             request["outputs"] = json!([{"name": "o", "parameters": place("o", 16, expected.len())}, {"name": "checksum"}]);
             let (told, binary) = parts(&infer(&mut client, "op.attention", &request, b""));
             assert_eq!((binary.len(), &told["outputs"][0]["parameters"]), (0, &place("o", 16, expected.len())));
+            assert_eq!(told["outputs"][1]["data"], json!([checksum(&expected)]));
             let lies = client.get("/v2/trifuse/regions/o/bytes").body;
             assert_eq!((&lies[..16], &lies[16..16 + expected.len()], &lies[16 + expected.len()..]), (&[0; 16][..], &expected[..], &[0; 16][..]));
             request["outputs"] = json!([{"name": "o", "parameters": {"binary_data": true}}, {"name": "checksum"}]);

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use trifuse::DType;
 use trifuse::backends::cpu::Cpu;
+use trifuse::ops::checksum::checksum;
 use trifuse::ops::index::{BlockShape, MapShape};
 use trifuse_serve::operations::task::Task;
 use trifuse_serve::operations::{Operate, Operator, Ran};
@@ -192,12 +193,14 @@ fn queries_whose_tensors_lie_behind_each_other_are_one_launch_whatever_their_ord
     };
     let order: Vec<usize> = (0..QUERIES).map(|turn| turn * 7 % QUERIES).collect();
     let expected: Vec<u8> = cases.iter().flat_map(Case::of_library).collect();
-    let mut sums = Vec::new();
+    let sum = |answer: &Answer| parts(answer).0["outputs"][1]["data"][0].as_u64().unwrap();
     for in_region in [false, true] {
         put(&device, "o", &vec![0; QUERIES * size]);
         let requests: Vec<_> = order.iter().map(|number| request(*number, in_region, place("o", *number, size))).collect();
         let (answers, together) = device.ask(&requests);
-        sums.push(answers.iter().map(|answer| parts(answer).0["outputs"][1]["data"][0].as_u64().unwrap()).collect::<Vec<u64>>());
+        for (number, answer) in order.iter().zip(&answers) {
+            assert_eq!(sum(answer), checksum(&expected[number * size..][..size]), "query {number}");
+        }
         assert_eq!(together, QUERIES);
         assert_eq!(read(&device, "o"), expected);
     }
@@ -207,9 +210,7 @@ fn queries_whose_tensors_lie_behind_each_other_are_one_launch_whatever_their_ord
     let (answers, together) = device.ask(&requests);
     assert_eq!(together, 0);
     for (number, answer) in (0..QUERIES).step_by(2).zip(&answers) {
-        let sum = parts(answer).0["outputs"][1]["data"][0].as_u64().unwrap();
-        let at = order.iter().position(|other| *other == number).unwrap();
-        assert_eq!([sum; 2], [sums[0][at], sums[1][at]], "query {number}");
+        assert_eq!(sum(answer), checksum(&expected[number * size..][..size]), "query {number}");
     }
     // A query that reads what another writes keeps its turn, behind it or before it.
     for first in [0, 1] {
@@ -224,6 +225,28 @@ fn queries_whose_tensors_lie_behind_each_other_are_one_launch_whatever_their_ord
         let written = if first == 0 { expected[..size].to_vec() } else { vec![0; size] };
         case.values[0] = case.op.dtype.decode(&written);
         assert_eq!(read(&device, "o")[size..2 * size], case.of_library(), "{first}");
+    }
+}
+
+#[test]
+fn queries_of_one_launch_have_checksums_of_their_own() {
+    let device = Device::new();
+    let one = mapped(DType::F16);
+    let two = Case::new(one.op.clone().with_batch(2), one.blocks.clone());
+    // All are launches of four sequences.
+    for (case, queries) in [(&one, 4), (&two, 2), (&one, 4)] {
+        let cases: Vec<Case> = several(case, maps).into_iter().take(queries).collect();
+        let requests: Vec<_> = cases.iter().map(Case::in_binary).collect();
+        let asked = requests.into_iter().map(|(mut request, sent)| {
+            request["outputs"] = json!([{"name": "checksum"}]);
+            (request, sent)
+        });
+        let (answers, together) = device.ask(&asked.collect::<Vec<_>>());
+        for (number, (case, answer)) in cases.iter().zip(&answers).enumerate() {
+            let (told, binary) = parts(answer);
+            assert_eq!((&told["outputs"][0]["data"], binary.len()), (&json!([checksum(&case.of_library())]), 0), "query {number}");
+        }
+        assert_eq!(together, queries);
     }
 }
 

@@ -5,6 +5,7 @@ import sys
 
 import numpy
 import tritonclient.http as triton
+from checksum import checksum
 from tritonclient.utils import InferenceServerException, shared_memory
 
 client = triton.InferenceServerClient(sys.argv[1])
@@ -53,7 +54,8 @@ for datatype, dtype, most in (("FP32", numpy.float32, 1e-5), ("FP16", numpy.floa
     assert o.dtype == dtype and numpy.abs(o - expected).max() < most, numpy.abs(o - expected).max()
     outputs = [triton.InferRequestedOutput("o"), triton.InferRequestedOutput("checksum")]
     again = client.infer("op.attention", inputs, outputs=outputs, timeout=30_000_000)
-    assert (again.as_numpy("o") == o).all() and again.as_numpy("checksum").dtype == numpy.uint64
+    assert (again.as_numpy("o") == o).all()
+    assert again.as_numpy("checksum").dtype == numpy.uint64 and again.as_numpy("checksum") == [checksum(o.tobytes())]
     # The same by shared memory, in and out.
     size = sum(values.nbytes for values in own)
     memory = shared_memory.create_shared_memory_region("own", f"/trifuse-peer-{datatype}", size + o.nbytes)

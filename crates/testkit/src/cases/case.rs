@@ -4,7 +4,7 @@ use super::draw::Draw;
 use crate::oracle::Define;
 use trifuse::dtype::DType;
 use trifuse::error::Result;
-use trifuse::ops::{Attention, CodebookGemm, FusedMlp, Linear, Op, Pointwise, PrefixAttention, Sample};
+use trifuse::ops::{Attention, Checksum, CodebookGemm, FusedMlp, Linear, Op, Pointwise, PrefixAttention, Sample};
 
 /// Lengths at which tiles, warps and vector loads end, plus or minus one.
 pub(super) const EDGES: [u64; 10] = [1, 7, 31, 33, 127, 129, 255, 256, 257, 511];
@@ -29,6 +29,7 @@ pub enum Problem {
     Linear(Posed<Linear>),
     Pointwise(Posed<Pointwise>),
     Sample(Posed<Sample>),
+    Checksum(Posed<Checksum>),
 }
 
 /// Something to do with a problem, whatever its operation.
@@ -50,11 +51,13 @@ pub enum OpKind {
     Linear,
     Pointwise,
     Sample,
+    Checksum,
 }
 
 impl OpKind {
     /// Every operation.
-    pub const ALL: [Self; 7] = [Self::CodebookGemm, Self::Attention, Self::PrefixAttention, Self::FusedMlp, Self::Linear, Self::Pointwise, Self::Sample];
+    pub const ALL: [Self; 8] =
+        [Self::CodebookGemm, Self::Attention, Self::PrefixAttention, Self::FusedMlp, Self::Linear, Self::Pointwise, Self::Sample, Self::Checksum];
 
     /// The operation's name.
     pub const fn name(self) -> &'static str {
@@ -66,6 +69,7 @@ impl OpKind {
             Self::Linear => Linear::NAME,
             Self::Pointwise => Pointwise::NAME,
             Self::Sample => Sample::NAME,
+            Self::Checksum => Checksum::NAME,
         }
     }
 }
@@ -81,6 +85,7 @@ impl Problem {
             Self::Linear(posed) => work.on(posed),
             Self::Pointwise(posed) => work.on(posed),
             Self::Sample(posed) => work.on(posed),
+            Self::Checksum(posed) => work.on(posed),
         }
     }
 
@@ -94,6 +99,7 @@ impl Problem {
             Self::Linear(_) => OpKind::Linear,
             Self::Pointwise(_) => OpKind::Pointwise,
             Self::Sample(_) => OpKind::Sample,
+            Self::Checksum(_) => OpKind::Checksum,
         }
     }
 }
@@ -107,7 +113,7 @@ macro_rules! from_posed {
         }
     )* };
 }
-from_posed! { CodebookGemm Attention PrefixAttention FusedMlp Linear Pointwise Sample }
+from_posed! { CodebookGemm Attention PrefixAttention FusedMlp Linear Pointwise Sample Checksum }
 
 type Build = dyn Fn(&mut Draw) -> Result<Problem> + Send + Sync;
 

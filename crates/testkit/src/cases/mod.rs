@@ -11,6 +11,7 @@ mod attention_ragged;
 mod attention_ragged_pages;
 mod attention_rows;
 mod case;
+mod checksum;
 mod codebook_gemm;
 mod draw;
 mod fused_mlp;
@@ -39,6 +40,7 @@ pub fn all() -> Vec<Case> {
     cases.extend(linear::cases());
     cases.extend(pointwise::cases());
     cases.extend(sample::cases());
+    cases.extend(checksum::cases());
     cases
 }
 

@@ -19,7 +19,7 @@ use crate::cases::{Case, OpKind, Posed, Problem};
 use crate::tolerance::{Expected, Metrics, expect};
 use trifuse::backend::{Backend, Kernel};
 use trifuse::error::{Error, Result};
-use trifuse::ops::{Attention, CodebookGemm, FusedMlp, Linear, Pointwise, PrefixAttention, Sample};
+use trifuse::ops::{Attention, Checksum, CodebookGemm, FusedMlp, Linear, Pointwise, PrefixAttention, Sample};
 use trifuse::session::Session;
 
 /// Where a case's operands and answers come from.
@@ -129,6 +129,7 @@ pub fn variants<D: Backend>(device: &D, kind: OpKind) -> &'static [&'static str]
         OpKind::Linear => Kernel::<Linear>::variants(device),
         OpKind::Pointwise => Kernel::<Pointwise>::variants(device),
         OpKind::Sample => Kernel::<Sample>::variants(device),
+        OpKind::Checksum => Kernel::<Checksum>::variants(device),
     }
 }
 
@@ -145,6 +146,7 @@ pub fn configs<D: Backend>(session: &Session<D>, subject: &Subject, variant: &st
         Problem::Linear(posed) => session.configs(&posed.op),
         Problem::Pointwise(posed) => session.configs(&posed.op),
         Problem::Sample(posed) => session.configs(&posed.op),
+        Problem::Checksum(posed) => session.configs(&posed.op),
     };
     Ok(all.into_iter().filter(|name| name.split_once(':').is_some_and(|(of, _)| of == variant)).collect())
 }
@@ -160,6 +162,7 @@ pub fn plan_ahead<D: Backend>(device: &D, problem: &Problem) {
         Problem::Linear(posed) => drop(Kernel::plan(device, &posed.op, None)),
         Problem::Pointwise(posed) => drop(Kernel::plan(device, &posed.op, None)),
         Problem::Sample(posed) => drop(Kernel::plan(device, &posed.op, None)),
+        Problem::Checksum(posed) => drop(Kernel::plan(device, &posed.op, None)),
     }
 }
 
@@ -204,6 +207,7 @@ pub fn run_drawn<D: Backend>(session: &mut Session<D>, subject: &Subject, proble
         Problem::Linear(posed) => run_posed(session, subject, problem, posed, variant, mode),
         Problem::Pointwise(posed) => run_posed(session, subject, problem, posed, variant, mode),
         Problem::Sample(posed) => run_posed(session, subject, problem, posed, variant, mode),
+        Problem::Checksum(posed) => run_posed(session, subject, problem, posed, variant, mode),
     }
 }
 

@@ -71,6 +71,11 @@ impl<D: Device> Stage<D> {
         self.place(session, name, bytemuck::cast_slice(values), 4, false)
     }
 
+    /// Puts bytes on the device, as [`input`](Self::input) does: at an odd one unless the stage is aligned.
+    pub fn bytes(&mut self, session: &mut Session<D>, name: &str, bytes: &[u8]) -> Result<Slice<D>> {
+        self.place(session, name, bytes, 1, false)
+    }
+
     /// An output of `count` elements, poisoned. It is the next in the order of [`crate::oracle::Define::evaluate`].
     pub fn output(&mut self, session: &mut Session<D>, name: &str, dtype: DType, count: usize) -> Result<Slice<D>> {
         let size = dtype.size() as usize;

@@ -1,7 +1,7 @@
 use super::Stage;
 use crate::oracle::attention::{HostForm, query_rows, span};
 use crate::oracle::codebook_gemm::{FactorHost, Host as CodebookHost};
-use crate::oracle::{Define, attention, fused_mlp, linear, pointwise, prefix_attention, sample};
+use crate::oracle::{Define, attention, checksum, fused_mlp, linear, pointwise, prefix_attention, sample};
 use trifuse::backend::Backend;
 use trifuse::device::{Device, Slice};
 use trifuse::dtype::DType;
@@ -10,7 +10,10 @@ use trifuse::ops::attention::{Attention, AttentionArgs, AttentionIndex};
 use trifuse::ops::codebook_gemm::{CodebookGemm, CodebookGemmArgs, CodebookSliceArgs, FactorArgs};
 use trifuse::ops::pointwise::Kind;
 use trifuse::ops::prefix_attention::FactorsArgs;
-use trifuse::ops::{FusedMlp, FusedMlpArgs, Linear, LinearArgs, NormArgs, Pointwise, PointwiseArgs, PrefixAttention, PrefixAttentionArgs, Sample, SampleArgs};
+use trifuse::ops::{
+    Checksum, ChecksumArgs, FusedMlp, FusedMlpArgs, Linear, LinearArgs, NormArgs, Pointwise, PointwiseArgs, PrefixAttention, PrefixAttentionArgs, Sample,
+    SampleArgs,
+};
 use trifuse::session::Session;
 
 /// An operation whose operands can be put on a device.
@@ -224,5 +227,12 @@ impl Upload for Sample {
         let ids = stage.output(session, "ids", DType::F32, self.rows as usize)?;
         let log_probability = stage.output(session, "log_probability", DType::F32, self.rows as usize)?;
         Ok(SampleArgs::new(logits, params, ids, log_probability).with_mask(mask))
+    }
+}
+
+impl Upload for Checksum {
+    fn upload<D: Device>(&self, host: &checksum::Host, session: &mut Session<D>, stage: &mut Stage<D>) -> Result<ChecksumArgs<D>> {
+        let x = stage.bytes(session, "x", &host.x)?;
+        Ok(ChecksumArgs::new(x, stage.output(session, "sums", DType::F32, 2 * self.ranges as usize)?))
     }
 }

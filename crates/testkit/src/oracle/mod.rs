@@ -6,6 +6,7 @@
 
 mod activation;
 pub mod attention;
+pub mod checksum;
 pub mod codebook_gemm;
 pub mod fused_mlp;
 pub mod layer;
