@@ -68,6 +68,7 @@ fn parse_peers(text: &[u8]) -> Answer {
     let peers = [Peers::from_bytes("fuzz.json".as_ref(), text).map_err(|error| refused(&error))?];
     let report = std::slice::from_ref(&SOUND.0);
     let _ = markdown::page(&report[0], &peers);
-    let _ = pictures::all(report, &peers);
+    // The other pictures of these reports show no peers: they would be the same again and again.
+    let _ = pictures::length::picture(report, &peers);
     Ok(())
 }
