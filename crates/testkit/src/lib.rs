@@ -30,6 +30,9 @@
 //! }
 //! ```
 //!
+//! All cases take minutes where the backend is not optimised: [`Case::kind`](cases::Case::kind) tells an operation's own, and
+//! [`conformance::ahead`] works their answers out on all cores.
+//!
 //! | module | what is in it |
 //! |---|---|
 //! | [`oracle`] | what each operation computes, in float64 |
