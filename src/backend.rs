@@ -21,7 +21,7 @@ pub trait Kernel<O: Op>: Device {
     /// else is then tried.
     ///
     /// # Errors
-    /// [`Unsupported`](crate::Error::Unsupported) with every variant's reason.
+    /// [`Unsupported`](crate::Error::Unsupported) with every variant's reason. A backend that leaves `O` out returns it for every `op`.
     fn plan(&self, op: &O, only: Option<&str>) -> Result<Self::Plan>;
     /// Bytes of workspace that a launch needs.
     fn workspace_bytes(plan: &Self::Plan) -> u64;

@@ -46,9 +46,9 @@
 //! | `read` | files from outside, read with a bound |
 //! | `safetensors_file` | the one reader of safetensors files, which come from outside and are not trusted |
 //!
-//! Features: `cpu` (default), `wgpu` (default) and `cuda` add backends; `adapters` adds PEFT folders, bundles and the engine,
-//! `compress`, besides, encoding, `model` sentence encoders, `llm` language models, `gguf` their files in that format and
-//! `shrink` makes them smaller. None changes a result.
+//! Features: `cpu` (default), `wgpu` (default) and `cuda` add backends; `safetensors` adds the reader of such files, `adapters` PEFT folders,
+//! bundles and the engine, `compress`, besides, encoding, `model` sentence encoders, `llm` language models, `structured` answers that are held
+//! to a form, `gguf` models in files of that format and `shrink` makes them smaller. None changes a result.
 //!
 //! The crate `trifuse-testkit` proves a backend against float64; `trifuse-cli` is the `trifuse` command.
 

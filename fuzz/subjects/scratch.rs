@@ -14,9 +14,10 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// A folder that holds `files`.
+    /// A folder that holds `files`: in memory where the system has a place there, since a disk is waited for with each file that is replaced.
     pub fn new<'a>(files: impl IntoIterator<Item = (&'a str, Vec<u8>)>) -> Self {
-        let scratch = Self { folder: tempfile::tempdir().expect("a folder for temporary files"), held: RefCell::default() };
+        let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+        let scratch = Self { folder: folder.expect("a folder for temporary files"), held: RefCell::default() };
         files.into_iter().for_each(|(name, bytes)| scratch.write(name, &bytes));
         scratch
     }

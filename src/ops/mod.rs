@@ -1,6 +1,7 @@
 //! What each operation computes, apart from how: its descriptor, its operands, every shape rule, its cost.
 //!
-//! Shapes are row-major, the last axis contiguous. All rules are checked here, once, for every backend.
+//! Shapes are row-major, the last axis contiguous. All rules are checked here, once, for every backend. A NaN in an operand shows in every
+//! number that is computed from it, and in no other; [`Sample`] passes it over.
 
 pub mod attention;
 pub mod checksum;
@@ -241,7 +242,7 @@ pub enum Activation {
     GeluErf,
     /// x/(1 + e⁻ˣ), also called swish.
     Silu,
-    /// max(x, 0).
+    /// max(x, 0), and NaN for NaN.
     Relu,
 }
 

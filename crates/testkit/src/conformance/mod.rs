@@ -28,7 +28,8 @@ enum Source {
     Given(String, Box<Problem>),
 }
 
-/// A case ready to be run anywhere: its answers are computed once, its operands drawn for each run.
+/// A case ready to be run anywhere: its answers are computed once, its operands drawn for each run. [`From`] makes one of a
+/// [`Case`] or of a [`CaseFile`].
 pub struct Subject {
     source: Source,
     expected: OnceLock<Vec<Expected>>,

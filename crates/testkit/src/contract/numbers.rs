@@ -190,7 +190,7 @@ fn in_products<B: Backend>(device: &Arc<B>) -> Result<()> {
                 let y = session.upload(&dtype.encode(&vec![7.0; (tokens * d_out) as usize]))?;
                 session.run(plan, &LinearArgs::new(x.clone(), w.clone(), y.clone()))?;
                 let y = dtype.decode(&session.read(&y)?);
-                assert_eq!(wrong(&y, d_out), None, "{} of {op:?}, of x: {of_x}", plan.variant());
+                assert_eq!(wrong(&y, d_out), None, "where NaN is missing or too much first: {} of {op:?}, of x: {of_x}", plan.variant());
                 Ok(())
             })?;
             // A column of the intermediate that is no number shows in all of y.
@@ -200,7 +200,7 @@ fn in_products<B: Backend>(device: &Arc<B>) -> Result<()> {
                 let args = FusedMlpArgs::new(x.clone(), w.clone(), w2.clone(), y.clone());
                 session.run(plan, &args)?;
                 let y = dtype.decode(&session.read(&y)?);
-                assert_eq!(wrong(&y, d), None, "{} of {op:?}, of x: {of_x}", plan.variant());
+                assert_eq!(wrong(&y, d), None, "where NaN is missing or too much first: {} of {op:?}, of x: {of_x}", plan.variant());
                 Ok(())
             })?;
         }

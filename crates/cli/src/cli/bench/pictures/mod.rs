@@ -3,7 +3,7 @@
 mod align;
 mod density;
 mod latency;
-mod length;
+pub mod length;
 pub mod quality;
 pub mod rank;
 mod roofline;
