@@ -37,8 +37,9 @@ def agree(reports: dict[pathlib.Path, dict]) -> None:
                 raise SystemExit(f"error: {file}: expected the {key} of {first}, {value}; found {other[key]}. Measure both in one call (scripts/engine.sh)")
 
 
-def rows_of(report: dict) -> dict[tuple, dict]:
-    return {(row["model"], row["adapters"], row["batch"], row["prompt"], row["answer"]): row for row in report["speed"]}
+def rows_of(speed: list[dict]) -> dict[tuple, dict]:
+    """By what was asked of the engine."""
+    return {(row["model"], row["adapters"], row["batch"], row["prompt"], row["answer"]): row for row in speed}
 
 
 def name(model: str) -> str:
@@ -52,12 +53,12 @@ def milliseconds(value: float) -> str:
 
 
 def rows(ours: dict, theirs: dict) -> list[list[str]]:
-    own, other = rows_of(ours), rows_of(theirs)
+    own, other = rows_of(ours["speed"]), rows_of(theirs["speed"])
     table = []
     for key in (key for key in own if key in other):
         cells = []
         for factor, field in ((1, "step_ms_p50"), (1e3, "prefill_seconds")):
-            pair = [factor * report[key][field] for report in (other, own)]
+            pair = [factor * found[key][field] for found in (other, own)]
             cells += [*map(milliseconds, pair), f"{pair[0] / pair[1]:.2f}"]
         model, adapters, batch, *_ = key
         table.append([name(model), str(adapters) if adapters else "none", str(batch), *cells])
@@ -91,10 +92,11 @@ def notes(pairs: list[tuple[dict, dict]]) -> list[str]:
             same = sum(row["first_alone"] == "same" for row in checked)
             told.append(f"{model}: in {same} of {len(checked)} batches of vLLM's the first request has the greedy tokens that it has alone")
         told += [f"{model}, {row['batch']} requests, {row['adapters']} adapters: vLLM: {row['why']}" for row in theirs.get("wrong", [])]
-        own, other = rows_of(ours), rows_of(theirs)
-        for who, absent in (("vLLM", own.keys() - other.keys()), ("here", other.keys() - own.keys())):
+        own, other = rows_of(ours["speed"]), rows_of(theirs["speed"])
+        for where, absent in (("by vLLM", own.keys() - other.keys() - rows_of(theirs.get("wrong", [])).keys()), ("here", other.keys() - own.keys())):
             if absent:
-                told.append(f"{model}: not measured {'by vLLM' if who == 'vLLM' else 'here'}: " + ", ".join(f"{batch} requests with {adapters} adapters" for _, adapters, batch, *_ in sorted(absent)))
+                batches = ", ".join(f"{batch} requests with {adapters or 'no'} adapters" for _, adapters, batch, *_ in sorted(absent))
+                told.append(f"{model}: not measured {where}: {batches}")
     return told
 
 

@@ -85,7 +85,7 @@ fn a_table_holds_what_both_measured_and_tells_the_rest() {
         "- tiny, from start to the first token: vLLM 60.0 s; 90.0 s with room for adapters; here 2.5 s",
         "- tiny: in 0 of 1 batches of vLLM's the first request has the greedy tokens that it has alone",
         "- tiny, 16 requests, 4 adapters: vLLM: expected 64 tokens of each request, found [63]",
-        "- tiny: not measured by vLLM: 16 requests with 4 adapters",
+        "- tiny: not measured by vLLM: 64 requests with no adapters",
     ] {
         assert!(page.lines().any(|found| found == line), "{line}: {page}");
     }
