@@ -93,7 +93,8 @@ struct Evaluated<'a> {
     baseline: Option<&'a Path>,
     backend: &'static str,
     device: Caps,
-    environment: Environment,
+    /// Known at the end: it may take the loading of a compiler, which no time is to hold.
+    environment: Option<Environment>,
     dtype: DType,
     documents: Documents,
     /// Tokens of a window.
@@ -188,7 +189,7 @@ impl Visit for Job<'_> {
             baseline: args.baseline_model.as_deref(),
             backend: B::NAME,
             device: device.caps().clone(),
-            environment: Environment::here(B::NAME),
+            environment: None,
             dtype,
             documents: args.documents,
             window: args.window as usize,
@@ -223,6 +224,7 @@ impl Visit for Job<'_> {
             }
         }
         report.start_seconds = first.map(|first| (first - self.started).as_secs_f64());
+        report.environment = Some(Environment::here(B::NAME));
         self.output.report(&report)?;
         Ok(if interrupt.asked() { Outcome::Interrupted } else { Outcome::Right })
     }
