@@ -5,7 +5,7 @@
 #
 #   scripts/gpu.sh pack     builds the programs, stripped, into .gpu/ (ignored by git); `pack right` and `pack speed` those of one stage
 #   scripts/gpu.sh right    conformance with repeats, contract, layer, encoder, the six tests, sanitizers
-#   scripts/gpu.sh speed    every suite beside its peers, variants that wait for a decision, embeddings, counters
+#   scripts/gpu.sh speed    every suite beside its peers, variants that wait for a decision, embeddings, engines, counters
 #   scripts/gpu.sh sweeps   micro, sparse, forward-pass, then every size, f16 and bf16
 #   scripts/gpu.sh home     tables and pictures in docs/ from what lies in .gpu/out, or from the folders and archives that are named;
 #                           it says what is missing, and leaves that as it was
@@ -19,7 +19,8 @@
 # MODEL       weights of MiniLM (.minilm; scripts/get_minilm.sh). GOLDEN, ADAPTERS: what the example `golden` compares
 #             (tests/golden/minilm.safetensors, crates/cli/data/adapters). PAIRS: JSON lines with `a` and `b`, whose lengths `embed_speed` takes
 # REPEATS     runs of each case in conformance (100)
-# PYTHON      the interpreter that has PyTorch (python3); VLLM and FLASH_ATTENTION_4 name more peers (docs/performance/running.md)
+# PYTHON      the interpreter that has PyTorch (python3); VLLM and FLASH_ATTENTION_4 name more peers, VLLM_PYTHON the interpreter
+#             that has vLLM's engine (docs/performance/running.md)
 # TRIFUSE_KERNEL_DEBUG=1 has waits in kernels end with a trap where they would hang; TRIFUSE_KERNEL_LINES=1 gives profilers the sources' lines
 # TRIFUSE_PROFILE=dev packs programs that are built in a fraction of the time of `dist`, and whose host side is slow.
 #             TRIFUSE_PROFILE=packed is `dist` without link-time optimisation, for timings; reports say which it was.
@@ -57,7 +58,7 @@ case ${1:-} in
     exit $failed
     ;;
   *)
-    sed -n '2,25p' "$0" >&2
+    sed -n '2,26p' "$0" >&2
     exit 2
     ;;
 esac

@@ -5,13 +5,13 @@ is timed; what is wrong is told and not timed."""
 
 import argparse
 import json
-import os
 import sys
 import time
 
 import torch
 
 from peers import OPS, TYPES
+from stored import write
 from timing import Timer, captured, relative_l2
 
 ALLOWED = {"f16": 1e-3, "bf16": 8e-3, "f32": 1e-5}
@@ -66,13 +66,6 @@ def aligned(shape: dict) -> bool:
     """Whether a head is a multiple of 8, or all sizes of a product are of 64, one row aside."""
     sizes = [shape.get(name, 0) for name in ("tokens", "d_out", "d_in")]
     return shape.get("head_dim", 0) % 8 == 0 and all(size % 64 == 0 for size in sizes if size != 1)
-
-
-def write(report: dict, path: str) -> None:
-    """Whole or not at all."""
-    with open(path + ".part", "w", encoding="utf-8") as file:
-        json.dump(report, file, indent=1)
-    os.replace(path + ".part", path)
 
 
 def main() -> None:

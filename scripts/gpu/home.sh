@@ -13,7 +13,7 @@ sources=("$@")
 [ ${#sources[@]} -gt 0 ] || sources=("$OUT"/right "$OUT"/speed "$OUT"/sweeps)
 all=$OUT/home
 rm -rf "$all"
-mkdir -p "$all/ncu" "$all/logs"
+mkdir -p "$all/ncu" "$all/engine" "$all/logs"
 
 for source in "${sources[@]}"; do
   folder=$source
@@ -26,8 +26,9 @@ for source in "${sources[@]}"; do
     [ $# -eq 0 ] || exit 1
     continue
   fi
-  # Reports of other variants lie in folders of their own, and belong to no table.
-  find "$folder" -name '*.json' -not -path '*/candidates/*' -not -path '*/sm80/*' -exec cp -p {} "$all" \;
+  # Reports of other variants lie in folders of their own, and belong to no table; those of engines are of another form.
+  find "$folder" -name '*.json' -not -path '*/candidates/*' -not -path '*/sm80/*' -not -path '*/engine/*' -exec cp -p {} "$all" \;
+  find "$folder" -path '*/engine/*.json' -exec cp -p {} "$all/engine" \;
   find "$folder" -path '*/ncu/*' -type f -exec cp -p {} "$all/ncu" \;
   find "$folder" \( -name '*.log' -o -name 'table.txt' \) -exec cp -p {} "$all/logs" \;
   find "$folder" -name table.txt -exec cat {} +
@@ -91,6 +92,14 @@ if [ -s "$all/logs/embed.log" ] && [ -s "$all/logs/embed-peers.log" ]; then
   made 'sentences' "$python" benches/peers/embed_table.py "$all/logs/embed.log" "$all/logs/embed-peers.log" --markdown "$docs/embedding.md"
 else
   missing+=(sentences)
+fi
+engines=()
+for model in benches/peers/models/*/; do
+  report=$all/engine/$(basename "$model").json
+  if [ -s "$report" ] && [ -s "${report%.json}.peers.json" ]; then engines+=("$report" "${report%.json}.peers.json"); else missing+=("engine: $(basename "$model")"); fi
+done
+if [ ${#engines[@]} -gt 0 ] && [[ "${missing[*]}" != *'engine: '* ]]; then
+  made 'engine' "$python" benches/peers/vllm_table.py "${engines[@]}" --markdown "$docs/llm.md"
 fi
 made 'references' "$python" benches/peers/references.py "$all" --markdown "$docs/references.md"
 rows=$(grep -a '^not in these reports: ' "$all/logs/home.log") && missing+=("references: ${rows#*: }")

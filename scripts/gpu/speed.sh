@@ -28,6 +28,15 @@ suite published 60
 suite prefix 60
 # The kernels of older GPUs, whose peer on any GPU is FlashAttention-2.
 plan attention-sm80 150 env OUT="$out/sm80" BENCH_OPTIONS="${BENCH_OPTIONS:-} --variant sm80" scripts/bench.sh attention
+# Engines, ours and vLLM's: vLLM's takes a minute or two to start, twice for each model.
+for engine in benches/peers/models/*/; do
+  engine=$(basename "$engine")
+  if "${VLLM_PYTHON:-$PYTHON}" -c 'import importlib.util as u, sys; sys.exit(u.find_spec("vllm") is None)' 2>/dev/null; then
+    plan "engine-$engine" 420 env OUT="$out/engine" scripts/engine.sh "$engine"
+  else
+    skipped "engine-$engine" "${VLLM_PYTHON:-$PYTHON} lacks vLLM"
+  fi
+done
 if command -v ncu >/dev/null; then
   plan counters 60 env OUT="$out/ncu" SECONDS_EACH=20 scripts/ncu.sh
 else

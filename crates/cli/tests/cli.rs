@@ -14,6 +14,9 @@ mod compress;
 mod demo;
 #[path = "cli/documented.rs"]
 mod documented;
+#[cfg(unix)]
+#[path = "cli/engine.rs"]
+mod engine;
 #[path = "cli/hostile.rs"]
 mod hostile;
 #[cfg(unix)]

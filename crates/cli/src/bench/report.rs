@@ -55,6 +55,9 @@ pub struct Environment {
     /// The release of NVIDIA's driver, where its kernel module tells it; the device names the version of CUDA that it offers.
     #[serde(default)]
     pub driver_release: Option<String>,
+    /// The name that Linux gives a machine each time it starts: reports that share it are of one machine.
+    #[serde(default)]
+    pub boot: Option<String>,
 }
 
 /// How often a suite ran, by the field names of the reference harness.
@@ -283,6 +286,7 @@ impl Environment {
             platform: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
             nvrtc: nvrtc(backend),
             driver_release: std::fs::read_to_string("/proc/driver/nvidia/version").ok().and_then(|text| driver_release(&text)),
+            boot: std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok().map(|text| text.trim().to_owned()),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What pictures of shrunk models show: perplexities against times, from what `trifuse eval` wrote, and times by rank, from what `trifuse profile`
 //! wrote and from the ledger of a hunt.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde::Deserialize;
@@ -13,7 +13,7 @@ use super::stored::MEDIANS;
 use trifuse::dtype::DType;
 use trifuse::error::{Error, Result};
 use trifuse::read::read_file;
-use trifuse::shrink::profile::Profile;
+use trifuse::shrink::profile::{Profile, Times};
 
 /// What `trifuse eval` calls the fields of its report.
 const FORMAT: &str = "trifuse.llm-eval/1";
@@ -173,6 +173,37 @@ impl Series {
     }
 }
 
+/// The projections, ranks and rows of which a ledger holds both factors, as profiles without a time: one for each device and type. A rank makes its
+/// projection smaller. Shapes that were drawn, or measured near another, are no factors.
+pub fn factored(lines: &[Line]) -> Vec<Profile> {
+    let mut scopes: BTreeMap<(String, &str), BTreeSet<[u64; 3]>> = BTreeMap::new();
+    for line in lines.iter().filter(|line| line.point.suite == Suite::Linear && line.point.captured && line.drawn.is_none() && line.near.is_none()) {
+        if let Shape::Linear { tokens, d_out, d_in, delta: None, layers: 1, .. } = line.point.shape {
+            let device = format!("{}: {}", line.scope.backend, line.scope.device);
+            scopes.entry((device, line.point.dtype.name())).or_default().insert([tokens, d_out, d_in]);
+        }
+    }
+    let mut profiles = Vec::new();
+    for ((device, dtype), products) in scopes {
+        let (mut all_rows, mut shapes) = (BTreeSet::new(), BTreeMap::<[u64; 2], BTreeSet<u64>>::new());
+        for &[rows, d_out, d_in] in &products {
+            let smaller = |rank: u64| u128::from(rank) * (u128::from(d_out) + u128::from(d_in)) < u128::from(d_out) * u128::from(d_in);
+            let firsts = products.range([rows, 0, 0]..=[rows, d_out, 0]).filter(|product| product[2] == d_in && smaller(product[1]));
+            for &[_, rank, _] in firsts.filter(|product| products.contains(&[rows, d_out, product[1]])) {
+                all_rows.insert(rows);
+                shapes.entry([d_out, d_in]).or_default().insert(rank);
+            }
+        }
+        let times =
+            |(shape, ranks): ([u64; 2], BTreeSet<u64>)| Times { shape, whole: Vec::new(), ranks: ranks.into_iter().map(|rank| (rank, Vec::new())).collect() };
+        let shapes: Vec<Times> = shapes.into_iter().map(times).collect();
+        if !shapes.is_empty() {
+            profiles.push(Profile { format: String::new(), device, dtype: dtype.to_owned(), rows: all_rows.into_iter().collect(), shapes });
+        }
+    }
+    profiles
+}
+
 /// Times by rank: a panel for each projection and number of rows. Of the ledger's lines those of the profile's device and type count, and the
 /// last one of a shape.
 pub fn by_rank(profile: &Profile, lines: &[Line]) -> Vec<ByRank> {
@@ -283,6 +314,19 @@ mod tests {
         assert_eq!(panels[0].series[&Series::Profile], [(15, 5e-7), (16, 4e-7)]);
         assert_eq!((&panels[0].series[&Series::Ours], &panels[0].series[&Series::Peer]), (&vec![(15, 2e-7), (16, 2e-7)], &vec![(15, 4e-7), (16, 4e-7)]));
         assert_eq!(panels[1].whole[&Series::Peer], 2e-7);
+        // The ledger alone tells of the same ranks, on each device, without the profile's times.
+        let found = factored(&lines);
+        assert_eq!(
+            found.iter().map(|profile| (profile.device.as_str(), &profile.rows)).collect::<Vec<_>>(),
+            [("cuda: A", &vec![1, 16]), ("cuda: B", &vec![1, 16])]
+        );
+        let alone = by_rank(&found[0], &lines);
+        assert_eq!(alone[0].series.keys().copied().collect::<Vec<_>>(), [Series::Ours, Series::Peer]);
+        assert_eq!(
+            (&alone[0].series[&Series::Ours], &alone[1].whole),
+            (&panels[0].series[&Series::Ours], &BTreeMap::from([(Series::Ours, 1e-7), (Series::Peer, 2e-7)]))
+        );
+        assert!(factored(&lines[..2]).is_empty(), "a factor alone is no rank");
         // Half of a rank is none.
         let panels = by_rank(&profile, &lines[..2]);
         assert!(!panels[0].series.contains_key(&Series::Peer) && panels[0].whole.contains_key(&Series::Peer), "{panels:?}");

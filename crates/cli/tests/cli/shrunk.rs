@@ -61,6 +61,24 @@ fn pictures_are_drawn_of_what_is_there() {
     // Two ranks of the profile, one of ours and the peer's, and three in the legend.
     assert_eq!(ranks.matches("<circle").count(), 2 + 1 + 1 + 3);
     assert!(std::fs::read_to_string(&ledger).unwrap().lines().count() == 3, "it is read alone");
+    // A few ranks are named one by one, and stand beside each other.
+    for rank in ["16", "24"] {
+        assert!(ranks.contains(&format!(">\n{rank}\n<")), "{rank}");
+    }
+}
+
+#[test]
+fn a_ledger_alone_gives_what_it_holds() {
+    let folder = scratch();
+    let [ledger, pictures] = ["ledger.jsonl", "pictures"].map(|name| folder.path().join(name));
+    std::fs::write(&ledger, line(16, 96, 2e-7) + &line(64, 16, 3e-7) + &line(64, 96, 9e-7)).unwrap();
+    let output = run(&["bench", "shrink", "--ledger", text(&ledger), "--pictures", text(&pictures)]);
+    let left_out = ["perplexity against time, which --eval has", "one after another, which --profile has"];
+    assert!(output.status.success() && left_out.iter().all(|what| err(&output).contains(what)), "{}", err(&output));
+    assert_eq!(files(&pictures), ["time-rank-f16.svg"]);
+    let drawn = std::fs::read_to_string(pictures.join("time-rank-f16.svg")).unwrap();
+    // A rank, ours and the peer's, and both in the legend.
+    assert!(drawn.matches("<circle").count() == 2 + 2 && drawn.contains("96 to 64, 16 rows") && !drawn.contains("one after another"), "{drawn}");
 }
 
 #[test]
@@ -72,7 +90,7 @@ fn what_cannot_be_drawn_is_told() {
     let output = run(&["bench", "shrink", "--profile", text(&times), "--pictures", text(&pictures)]);
     assert!(output.status.success() && err(&output).contains("nothing to draw") && out(&output).is_empty(), "{}", err(&output));
     let none = run(&["bench", "shrink", "--pictures", text(&pictures)]);
-    assert!(none.status.code() == Some(2) && err(&none).contains("--eval or --profile"), "{}", err(&none));
+    assert!(none.status.code() == Some(2) && err(&none).contains("--eval, --profile or --ledger"), "{}", err(&none));
     let wrong = run(&["bench", "shrink", "--eval", text(&times), "--pictures", text(&pictures)]);
     assert!(wrong.status.code() == Some(4) && err(&wrong).contains("expected a report of `trifuse eval"), "{}", err(&wrong));
 }

@@ -8,13 +8,16 @@ mod variant;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use serde::Serialize;
 use trifuse::backend::Backend;
 use trifuse::backends::{Choice, Visit};
+use trifuse::device::Caps;
 use trifuse::llm::perplexity::windows;
 use trifuse::llm::{Drawn, Files, Model};
 use trifuse::{DType, Error, Result};
+use trifuse_cli::bench::report::Environment;
 
 use super::Outcome;
 use super::interrupt::Interrupt;
@@ -89,16 +92,22 @@ struct Evaluated<'a> {
     model: &'a Path,
     baseline: Option<&'a Path>,
     backend: &'static str,
+    device: Caps,
+    /// Known at the end: it may take the loading of a compiler, which no time is to hold.
+    environment: Option<Environment>,
     dtype: DType,
     documents: Documents,
     /// Tokens of a window.
     window: usize,
     ppl: Vec<Text<'a>>,
+    /// From the start of the command to the first token of the first model whose speed was measured.
+    start_seconds: Option<f64>,
     speed: Vec<Speed>,
 }
 
 /// Reads the texts and scores each.
 pub fn run(args: &Args, backend: &Choice, output: &Output) -> Result<Outcome> {
+    let started = Instant::now();
     let interrupt = Interrupt::listen()?;
     let alone = args.variant == Some(Kind::Baseline) || args.model.is_empty();
     let named = if alone { args.baseline_model.as_slice() } else { &args.model };
@@ -109,12 +118,13 @@ pub fn run(args: &Args, backend: &Choice, output: &Output) -> Result<Outcome> {
     let variants = named.iter().map(|name| Variant::open(name, repaired)).collect::<Result<Vec<_>>>()?;
     let baseline = args.baseline_model.as_deref().filter(|_| !alone).map(|name| Variant::open(name, false)).transpose()?;
     let name = named.first().or(args.drawn.as_ref()).map_or(Path::new(""), PathBuf::as_path);
-    backend.open(Job { args, output, interrupt, name, variants, baseline })
+    backend.open(Job { args, output, started, interrupt, name, variants, baseline })
 }
 
 struct Job<'a> {
     args: &'a Args,
     output: &'a Output,
+    started: Instant,
     interrupt: Interrupt,
     name: &'a Path,
     variants: Vec<Variant>,
@@ -178,16 +188,20 @@ impl Visit for Job<'_> {
             model: self.name,
             baseline: args.baseline_model.as_deref(),
             backend: B::NAME,
+            device: device.caps().clone(),
+            environment: None,
             dtype,
             documents: args.documents,
             window: args.window as usize,
             ppl: Vec::new(),
+            start_seconds: None,
             speed: Vec::new(),
         };
+        let mut first = None;
         if let Some(path) = &args.drawn {
             let (config, weights) = Drawn::open(path)?;
             let model = Model::new(Arc::clone(&device), config, &weights, dtype)?;
-            report.speed = speed::measure(&path.display().to_string(), model, &args.load, interrupt)?;
+            report.speed = speed::measure(&path.display().to_string(), model, &args.load, &mut first, interrupt)?;
         }
         let mut baseline = self.baseline.as_ref().filter(|_| ppl).map(|baseline| baseline.model(Arc::clone(&device), dtype)).transpose()?;
         for variant in &self.variants {
@@ -203,12 +217,14 @@ impl Visit for Job<'_> {
                 report.ppl.extend(self.texts(variant, &mut model, baseline.as_mut())?);
             }
             if speed && !interrupt.asked() {
-                report.speed.extend(speed::measure(&variant.name, model, &args.load, interrupt)?);
+                report.speed.extend(speed::measure(&variant.name, model, &args.load, &mut first, interrupt)?);
             }
             if interrupt.asked() {
                 break;
             }
         }
+        report.start_seconds = first.map(|first| (first - self.started).as_secs_f64());
+        report.environment = Some(Environment::here(B::NAME));
         self.output.report(&report)?;
         Ok(if interrupt.asked() { Outcome::Interrupted } else { Outcome::Right })
     }

@@ -66,11 +66,12 @@ pub struct Speed {
     pub decode_tokens_per_second: f64,
 }
 
-/// Measures every batch of `load` with every number of adapters that it has room for, each twice: the second time counts.
+/// Measures every batch of `load` with every number of adapters that it has room for, each twice: the second time counts. `first` is when the
+/// first token came, where it is not known yet.
 ///
 /// # Errors
 /// Prompts and answers that are longer than the model's context; targets that the model does not have; a device that fails.
-pub fn measure<B: Backend>(name: &str, model: Model<B>, load: &Load, interrupt: &Interrupt) -> Result<Vec<Speed>> {
+pub fn measure<B: Backend>(name: &str, model: Model<B>, load: &Load, first: &mut Option<Instant>, interrupt: &Interrupt) -> Result<Vec<Speed>> {
     let seats = load.batch.iter().copied().max().unwrap_or(1);
     let context = load.prompt as usize + load.answer as usize;
     let most = load.drawn_adapters.iter().copied().max().unwrap_or(0);
@@ -82,7 +83,7 @@ pub fn measure<B: Backend>(name: &str, model: Model<B>, load: &Load, interrupt: 
     // No more adapters than requests: the others would not be used.
     let runs = load.drawn_adapters.iter().flat_map(|&adapters| load.batch.iter().map(move |&batch| (batch, adapters)));
     for (number, (batch, adapters)) in runs.filter(|(batch, adapters)| adapters <= batch).enumerate() {
-        let mut time = |salt| run((name, &mut engine), load, (batch, adapters), salt, interrupt);
+        let mut time = |salt| run((name, &mut engine), load, (batch, adapters), salt, (&mut *first, interrupt));
         // Who interrupts keeps what was measured.
         if time(2 * number as u64)?.is_none() {
             break;
@@ -99,7 +100,7 @@ fn run<B: Backend>(
     load: &Load,
     (batch, adapters): (u32, u32),
     salt: u64,
-    interrupt: &Interrupt,
+    (first_of_all, interrupt): (&mut Option<Instant>, &Interrupt),
 ) -> Result<Option<Speed>> {
     let vocabulary = engine.model().config().vocabulary;
     let mut state = 0x9E37_79B9_7F4A_7C15 ^ salt;
@@ -125,6 +126,9 @@ fn run<B: Backend>(
         let failed = outputs.drain(..).find_map(|output| if let Output::Ended { error, .. } = output { error } else { None });
         if let Some(error) = failed {
             return Err(Error::invalid("request", "an answer", error));
+        }
+        if tokens > 0 {
+            first_of_all.get_or_insert_with(Instant::now);
         }
         if begun == batch && tokens == batch as usize {
             steps.push(took.as_secs_f64());

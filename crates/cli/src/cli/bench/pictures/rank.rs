@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use trifuse::Result;
 use trifuse::shrink::profile::Profile;
@@ -14,6 +15,52 @@ use super::sheet::{Area, Drawn, GRID, colour, sheet, short, time_unit};
 const MOST: usize = 12;
 /// Pixels that an entry of the legend takes.
 const ENTRY: i32 = 250;
+/// Ranks that have room beside each other, each with its name.
+const NAMED: usize = 8;
+/// How far apart times of one rank are then drawn, as a share of a rank's room.
+const APART: f64 = 0.22;
+
+/// Where ranks stand: a few beside each other, since two that differ by one may differ in time most; many as far apart as they are.
+struct Axis {
+    ranks: Vec<u64>,
+    named: bool,
+}
+
+impl Axis {
+    fn of(panel: &ByRank) -> Self {
+        let ranks: BTreeSet<u64> = panel.series.values().flatten().map(|point| point.0).collect();
+        Self { named: ranks.len() <= NAMED, ranks: ranks.into_iter().collect() }
+    }
+
+    /// Both ends, with room beside the outermost ranks.
+    fn ends(&self) -> [f64; 2] {
+        if self.named {
+            return [-0.5, self.ranks.len() as f64 - 0.5];
+        }
+        let [least, most] = [self.ranks.first(), self.ranks.last()].map(|rank| rank.copied().unwrap_or(0) as f64);
+        let room = ((most - least) * 0.03).max(1.0);
+        [least - room, most + room]
+    }
+
+    /// Where labels stand.
+    fn labels(&self) -> Vec<f64> {
+        let [low, high] = self.ends();
+        if self.named { (0..self.ranks.len()).map(|place| place as f64).collect() } else { RangedCoordf64::from(low..high).key_points(7usize) }
+    }
+
+    fn label(&self, at: f64) -> String {
+        let rank = self.ranks.get(at.round() as usize).filter(|_| self.named);
+        rank.map_or_else(|| format!("{at:.0}"), u64::to_string)
+    }
+
+    /// The place of a rank's time, of the series of that number among so many.
+    fn place(&self, rank: u64, number: usize, of: usize) -> f64 {
+        match self.ranks.binary_search(&rank) {
+            Ok(place) if self.named => place as f64 + APART * (number as f64 - (of as f64 - 1.0) / 2.0),
+            _ => rank as f64,
+        }
+    }
+}
 
 /// The picture; nothing where the profile holds no rank.
 pub fn picture(profile: &Profile, lines: &[Line]) -> Result<Option<String>> {
@@ -40,12 +87,11 @@ pub fn picture(profile: &Profile, lines: &[Line]) -> Result<Option<String>> {
 }
 
 fn draw(area: &Area, panel: &ByRank) -> Drawn {
-    let ranks = || panel.series.values().flatten().map(|point| point.0);
-    let (least, most) = (ranks().min().unwrap_or(0) as f64, ranks().max().unwrap_or(0) as f64);
+    let axis = Axis::of(panel);
+    let [low, high] = axis.ends();
     let times = panel.series.values().flatten().map(|point| point.1).chain(panel.whole.values().copied());
     let longest = times.fold(0.0, f64::max);
     let (factor, unit) = time_unit(longest);
-    let room = ((most - least) * 0.03).max(1.0);
     let [d_out, d_in] = panel.shape;
     let rows = if panel.rows == 1 { "1 row".to_owned() } else { format!("{} rows", panel.rows) };
     let mut chart = ChartBuilder::on(area)
@@ -53,28 +99,28 @@ fn draw(area: &Area, panel: &ByRank) -> Drawn {
         .caption(format!("{d_in} to {d_out}, {rows}"), ("sans-serif", 15))
         .x_label_area_size(40)
         .y_label_area_size(58)
-        .build_cartesian_2d(least - room..most + room, 0.0..longest / factor * 1.15)?;
+        .build_cartesian_2d((low..high).with_key_points(axis.labels()), 0.0..longest / factor * 1.15)?;
     chart
         .configure_mesh()
         .disable_x_mesh()
         .light_line_style(TRANSPARENT)
         .bold_line_style(GRID)
-        .x_labels(7)
         .y_labels(6)
         .x_desc("rank")
         .y_desc(unit)
-        .x_label_formatter(&|value| format!("{value:.0}"))
+        .x_label_formatter(&|&at| axis.label(at))
         .y_label_formatter(&|value| short(*value))
         .label_style(("sans-serif", 12))
         .draw()?;
     for (&series, &seconds) in &panel.whole {
-        let ends = [least - room, most + room].map(|rank| (rank, seconds / factor));
+        let ends = [low, high].map(|at| (at, seconds / factor));
         chart.draw_series(DashedLineSeries::new(ends, 5, 4, colour(series as usize).stroke_width(1)))?;
     }
-    for (&series, points) in &panel.series {
-        let places = points.iter().map(|&(rank, seconds)| (rank as f64, seconds / factor));
+    let radius = if axis.named { 4 } else { 2 };
+    for (number, (&series, points)) in panel.series.iter().enumerate() {
+        let places = points.iter().map(|&(rank, seconds)| (axis.place(rank, number, panel.series.len()), seconds / factor));
         // Points, and no line: between two ranks there may be a step.
-        chart.draw_series(places.map(|at| Circle::new(at, 2, colour(series as usize).filled())))?;
+        chart.draw_series(places.map(|at| Circle::new(at, radius, colour(series as usize).filled())))?;
     }
     Ok(())
 }
