@@ -17,6 +17,7 @@ use crate::replica::Replica;
 mod devices;
 mod histogram;
 mod models;
+mod process;
 mod vllm;
 mod written;
 
@@ -24,6 +25,7 @@ pub use devices::Device;
 use devices::Devices;
 pub use histogram::{Histogram, SECONDS};
 use models::Models;
+use process::Process;
 pub use vllm::CacheUse;
 use vllm::Vllm;
 pub use written::{Finished, Written};
@@ -89,6 +91,7 @@ impl Metrics {
     pub fn new(ledger: Arc<Ledger>) -> Self {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(Requests(ledger)));
+        registry.register_collector(Box::new(Process));
         let (answers, refusals) = (Family::<Labels, Counter>::default(), Family::<Labels, Counter>::default());
         registry.register("trifuse_http_answers", "Answers by route and status", answers.clone());
         registry.register("trifuse_refusals", "Requests that were not let in, by their error", refusals.clone());

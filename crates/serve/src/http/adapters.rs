@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use trifuse::Error;
 
-use super::app::App;
+use super::app::{App, Phase};
 use super::caller::Caller;
 use super::embeddings::json as answer;
 use super::fault::Fault;
@@ -110,7 +110,12 @@ pub async fn load(State(app): State<Arc<App>>, caller: Caller, request: Request<
         let root = held.config.adapter_root.as_ref().ok_or_else(Fault::internal)?;
         let found = root.read(&path, &entry).map_err(Refused::Failed)?;
         let alias = wish.alias.clone();
-        Ok::<_, Fault>((model.load(wish, found)?, alias))
+        let loaded = model.load(wish, found).map_err(|refused| match refused {
+            // A device that takes nothing more because the server ends is not lost.
+            Refused::Failed(Error::Device { .. }) if held.phase() == Phase::Draining => Fault::draining(),
+            other => other.into(),
+        });
+        Ok::<_, Fault>((loaded?, alias))
     };
     let (Loaded { content, changed }, alias) = tokio::task::spawn_blocking(work).await.map_err(|_| Fault::internal())??;
     let value = json!({"lora_name": alias, "adapter_generation": content, "changed": changed});

@@ -132,8 +132,13 @@ pub async fn embeddings(State(app): State<Arc<App>>, caller: Caller, request: Re
     let left = deadline.map(|deadline| deadline.saturating_sub(app.shared.clock.now()));
     embeddings.ask(caller.tenant, 1, left)?;
     let Ask { model, input, base64, truncate, .. } = ask;
-    let own = Arc::clone(&app);
-    let tokens = tokio::task::spawn_blocking(move || tokens(&own, input, truncate)).await.map_err(|_| Fault::internal())??;
+    // Texts are work for another thread. Ids are none, and to wake one for them costs more than they do.
+    let tokens = if input.iter().all(|input| matches!(input, Input::Ids(_))) {
+        tokens(&app, input, truncate)?
+    } else {
+        let own = Arc::clone(&app);
+        tokio::task::spawn_blocking(move || tokens(&own, input, truncate)).await.map_err(|_| Fault::internal())??
+    };
     let count: usize = tokens.iter().map(Vec::len).sum();
     let sentences =
         tokens.into_iter().zip(models.iter().cloned()).map(|(ids, adapter)| Sentence { ids, adapter, spent: Arc::clone(caller.account.spent()) }).collect();

@@ -48,6 +48,12 @@ fn health_version_and_metrics_answer() {
     ] {
         assert!(metrics.lines().any(|other| other == line), "{line} is not in\n{metrics}");
     }
+    let value = |name: &str| metrics.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
+    assert!(value("trifuse_cores ").is_some_and(|cores| cores >= 1.0), "{metrics}");
+    if cfg!(target_os = "linux") {
+        let process = ["process_cpu_seconds_total ", "process_resident_memory_bytes ", "process_open_fds "].map(value);
+        assert!(process.iter().all(|value| value.is_some_and(|value| value >= 0.0)) && process[1] > Some(1e6) && process[2] > Some(2.0), "{process:?}");
+    }
 }
 
 #[test]
