@@ -1,7 +1,9 @@
 //! Times of a projection in two factors by their rank: ours, and a peer's where the ledger of a hunt has them.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
+use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint, Ranged};
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use trifuse::Result;
@@ -24,6 +26,29 @@ const APART: f64 = 0.22;
 struct Axis {
     ranks: Vec<u64>,
     named: bool,
+}
+
+/// The axis as the chart asks for it: along `line`, with labels at these places.
+struct Labelled {
+    line: RangedCoordf64,
+    labels: Vec<f64>,
+}
+
+impl Ranged for Labelled {
+    type FormatOption = DefaultFormatting;
+    type ValueType = f64;
+
+    fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
+        self.line.map(value, limit)
+    }
+
+    fn key_points<Hint: KeyPointHint>(&self, _: Hint) -> Vec<f64> {
+        self.labels.clone()
+    }
+
+    fn range(&self) -> Range<f64> {
+        self.line.range()
+    }
 }
 
 impl Axis {
@@ -99,7 +124,7 @@ fn draw(area: &Area, panel: &ByRank) -> Drawn {
         .caption(format!("{d_in} to {d_out}, {rows}"), ("sans-serif", 15))
         .x_label_area_size(40)
         .y_label_area_size(58)
-        .build_cartesian_2d((low..high).with_key_points(axis.labels()), 0.0..longest / factor * 1.15)?;
+        .build_cartesian_2d(Labelled { line: (low..high).into(), labels: axis.labels() }, 0.0..longest / factor * 1.15)?;
     chart
         .configure_mesh()
         .disable_x_mesh()
