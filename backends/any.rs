@@ -92,8 +92,7 @@ fn other_device() -> Error {
 
 /// The slice in the terms of the device behind.
 fn inner<D: Device>(slice: &Slice<AnyDevice>) -> Result<Slice<D>> {
-    let buffer = slice.buffer.buffer.downcast_ref::<D::Buffer>().ok_or_else(other_device)?;
-    Ok(Slice::new(buffer.clone(), slice.offset, slice.len))
+    slice.buffer.buffer.downcast_ref().map(|buffer: &D::Buffer| Slice::new(buffer.clone(), slice.offset, slice.len)).ok_or_else(other_device)
 }
 
 /// [`Device`] without its types.
