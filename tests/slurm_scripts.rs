@@ -18,7 +18,7 @@ impl Cluster {
         create_dir_all(folder.join("programs")).unwrap();
         let cluster = Self(folder);
         cluster.stub("trifuse", "case $1 in devices) echo 'cuda: a stub' ;; *) echo 'passed: all' ;; esac");
-        for name in ["layer", "contract"] {
+        for name in ["layer", "conformance"] {
             cluster.stub(name, "echo 'test result: ok. 1 passed'");
         }
         cluster
@@ -77,7 +77,7 @@ fn told(table: &str, name: &str, word: &str) -> bool {
 #[test]
 fn a_stage_goes_on_behind_the_steps_that_passed() {
     let cluster = Cluster::new("stages");
-    cluster.stub("contract", "echo 'test result: FAILED'; exit 1");
+    cluster.stub("conformance", "echo 'test result: FAILED'; exit 1");
     let asked = [("STAGES", "right"), ("STEPS", "layer-cuda contract-cuda six-tests")];
     let (table, success) = cluster.run("stages", &asked);
     assert!(!success && told(&table, "right", "failed"), "{table}");
@@ -86,11 +86,11 @@ fn a_stage_goes_on_behind_the_steps_that_passed() {
     assert!(listed.contains("right.log") && listed.contains("archives/right.tar.gz") && listed.contains("table.txt"), "{listed}");
     assert!(read_to_string(own.join("right.log")).unwrap().contains("2 passed, 1 failed"));
     // Repaired, and again.
-    cluster.stub("contract", "echo 'test result: ok. 1 passed'");
+    cluster.stub("conformance", "echo 'test result: ok. 1 passed'");
     let (table, success) = cluster.run("stages", &asked);
     let calls = cluster.calls();
     assert!(success && told(&table, "right", "passed"), "{table}");
-    assert!(calls.iter().any(|call| call.starts_with("contract ")) && !calls.iter().any(|call| call.starts_with("layer ")), "{calls:?}");
+    assert!(calls.iter().any(|call| call.starts_with("conformance ")) && !calls.iter().any(|call| call.starts_with("layer ")), "{calls:?}");
     assert!(read_to_string(own.join("right.before.txt")).unwrap().contains("layer-cuda"));
     let (table, success) = cluster.run("stages", &asked);
     assert!(success && told(&table, "right", "passed before") && cluster.calls().is_empty(), "{table}");
