@@ -5,7 +5,7 @@
 
 Needs vLLM (written for 0.24) and one NVIDIA GPU; benches/peers/vllm_table.py makes one table of both reports. Weights, adapters and prompts are drawn,
 and prompts have the ids that ours have. Requests without adapters have an engine that knows of none, the others one that holds as many as
-are asked for. Each engine is a process of its own, one after the other, so that each has the device alone.
+are asked for, on the projections that these change. Each engine is a process of its own, one after the other, so that each has the device alone.
 
 A batch runs once unmeasured; it has to give every token that was asked for, or it is told and not timed. Its first request then
 runs alone, and whether the greedy tokens are the same is told. Of --repeats runs the one whose step is shortest counts; the report holds all.
@@ -74,6 +74,8 @@ class Engine:
         if adapters:
             drawn_lora.write(self.folder, config, arguments.rank, arguments.targets)
             self.options |= {"enable_lora": True, "max_loras": adapters, "max_cpu_loras": adapters, "max_lora_rank": arguments.rank}
+            # Otherwise it would also add products with zeros to the projections, and to the head, that no adapter changes.
+            self.options["lora_target_modules"] = arguments.targets
         self.engine = LLM(model=str(folder), **self.options).llm_engine
 
     def run(self, asked: list[list[int]], adapters: int) -> tuple[list[list[int]], float, list[float]]:

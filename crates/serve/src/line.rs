@@ -282,6 +282,19 @@ impl<W: Work> Line<W> {
         Some(self.take(number, waiting, take))
     }
 
+    /// The batch behind those that a device has, which `take` takes out of the queues, where no device is free and enough waits for `enough`; it does not wait.
+    pub fn next_ahead_by(
+        &self,
+        number: usize,
+        enough: impl FnOnce(&Queues<Job<W>>) -> bool,
+        take: impl FnOnce(&mut Queues<Job<W>>, Keep<'_, W>) -> Batch<Job<W>>,
+    ) -> Option<Taken<W>> {
+        let waiting = self.lock();
+        waiting.devices.get(number).filter(|device| !device.replica.is_lost())?;
+        let busy = waiting.working().all(|device| !device.flights.is_empty());
+        (busy && enough(&waiting.queues)).then(|| self.take(number, waiting, take))
+    }
+
     /// Takes a batch out of the queues for a device.
     fn take(&self, number: usize, mut waiting: MutexGuard<'_, Waiting<W>>, take: impl FnOnce(&mut Queues<Job<W>>, Keep<'_, W>) -> Batch<Job<W>>) -> Taken<W> {
         let now = self.clock.now();
@@ -354,11 +367,8 @@ impl Line {
     /// The batch behind those that a device has, where as much waits as it holds and no device is free; it does not wait. A full batch is no fuller
     /// later, but a tenant who comes meanwhile has no turn in it.
     pub fn next_ahead(&self, number: usize, grid: &Grid) -> Option<Taken<Sentence>> {
-        let waiting = self.lock();
-        waiting.devices.get(number).filter(|device| !device.replica.is_lost())?;
-        let busy = waiting.working().all(|device| !device.flights.is_empty());
-        let filled = grid.is_filled_by(waiting.queues.len(), waiting.queues.cost());
-        (busy && filled).then(|| self.take(number, waiting, |queues, keep| take(queues, grid, keep)))
+        let filled = |queues: &Queues<Job>| grid.is_filled_by(queues.len(), queues.cost());
+        self.next_ahead_by(number, filled, |queues, keep| take(queues, grid, keep))
     }
 }
 

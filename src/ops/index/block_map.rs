@@ -54,6 +54,11 @@ impl BlockMap {
         Ok(Self { bytes: bytes.to_vec(), shape })
     }
 
+    /// The bytes, one a block: `[patterns, q_blocks, kv_blocks]`.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// The kind of block that a byte marks; none where the block is absent.
     pub(crate) const fn kind(byte: u8) -> Option<BlockKind> {
         match byte {
@@ -89,12 +94,12 @@ impl HostIndex for BlockMap {
     }
 
     fn words(&self) -> Cow<'_, [i32]> {
-        let word = |bytes: &[u8]| {
-            let mut all = [0; 4];
-            all[..bytes.len()].copy_from_slice(bytes);
-            i32::from_le_bytes(all)
-        };
-        self.bytes.chunks(4).map(word).collect()
+        let whole = self.bytes.chunks_exact(4);
+        let mut last = [0; 4];
+        let rest = whole.remainder();
+        last[..rest.len()].copy_from_slice(rest);
+        let last = if rest.is_empty() { None } else { Some(i32::from_le_bytes(last)) };
+        whole.map(|word| i32::from_le_bytes([word[0], word[1], word[2], word[3]])).chain(last).collect()
     }
 
     fn capacity(shape: &MapShape) -> u64 {

@@ -1,46 +1,26 @@
 //! The blocks of queries on their way to the device.
 
+use std::sync::Arc;
+
 use trifuse::ops::Attention;
 use trifuse::ops::attention::Form;
 use trifuse::ops::index::{BlockMap, BlockMask, BlockShape, HostIndex, MapShape};
 use trifuse::{Error, Result};
 
-use super::regions::Part;
-
-/// The blocks of a launch.
-#[derive(Clone, Debug)]
+/// The blocks of a launch, checked, on the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mask {
-    /// A byte a block, on the host.
-    Map(BlockMap),
-    /// Rows of blocks, checked, on the host.
+    /// A byte a block.
+    Map(Arc<BlockMap>),
+    /// Rows of blocks.
     Rows(BlockMask),
-    /// A byte a block, on the device: the parts one behind the other, all of them equally long. Every byte is legal, so that the host need not see them.
-    There(Vec<Part>, MapShape),
 }
 
 impl Mask {
-    /// Whether these are the blocks of `other`. What lies on the device may have changed.
-    pub fn is(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Map(own), Self::Map(other)) => own == other,
-            (Self::Rows(own), Self::Rows(other)) => own == other,
-            _ => false,
-        }
-    }
-
-    /// Whether a launch may read these blocks in place of `other`.
-    fn serves_for(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::There(own, _), Self::There(other, _)) => own.len() == other.len() && own.iter().zip(other).all(|(own, other)| own.is(other)),
-            _ => self.is(other),
-        }
-    }
-
     fn patterns(&self) -> u32 {
         match self {
             Self::Map(map) => map.shape().patterns,
             Self::Rows(rows) => rows.shape().patterns,
-            Self::There(_, shape) => shape.patterns,
         }
     }
 
@@ -49,21 +29,33 @@ impl Mask {
         match self {
             Self::Map(map) => Form::BlockMap(map.shape()),
             Self::Rows(rows) => Form::Blocks(rows.shape()),
-            Self::There(_, shape) => Form::BlockMap(*shape),
         }
+    }
+
+    /// The form of a launch of as many queries like `op`, each with blocks like these and of its own; none where numbers do not hold it.
+    pub fn form_of_several(&self, op: &Attention, queries: u64) -> Option<Form> {
+        let patterns = u32::try_from(op.heads.checked_mul(op.batch)?.checked_mul(queries)?).ok()?;
+        Some(match self {
+            Self::Map(map) => Form::BlockMap(MapShape { patterns, ..map.shape() }),
+            Self::Rows(rows) => {
+                let BlockShape { patterns: own, capacity, .. } = rows.shape();
+                let times = patterns.checked_div(own)?;
+                Form::Blocks(BlockShape { patterns, capacity: capacity.checked_mul(times)?.checked_next_power_of_two()?, ..rows.shape() })
+            }
+        })
     }
 
     /// The blocks of queries like `op` that are one launch: those of the first, where its sequences share them and the others have the same; else
     /// those of each, one behind the other.
     ///
     /// # Errors
-    /// No query; blocks of other kinds or sizes; on the device, blocks that the sequences of a query share and the others do not have.
+    /// No query; blocks of other kinds or sizes.
     pub fn joined(masks: &[Self], op: &Attention) -> Result<Self> {
         let fault = |found: &str| Error::invalid("queries of one launch", "blocks of one kind", found);
         let Some(first) = masks.first() else { return Err(fault("none")) };
         let each = u32::try_from(op.heads * op.batch).map_err(|_| fault("too many"))?;
         let shared = [1, op.heads].contains(&first.patterns().into());
-        if masks.len() == 1 || shared && masks.iter().all(|mask| first.serves_for(mask)) {
+        if masks.len() == 1 || shared && masks.iter().all(|mask| first == mask) {
             return Ok(first.clone());
         }
         let times = each.checked_div(first.patterns()).unwrap_or(1) as usize;
@@ -73,11 +65,9 @@ impl Mask {
                 let mut bytes = Vec::new();
                 for mask in masks {
                     let Self::Map(own) = mask else { return Err(fault("others")) };
-                    let words: Vec<u8> = own.words().iter().flat_map(|word| word.to_le_bytes()).collect();
-                    let own = words.get(..own.shape().blocks() as usize).ok_or_else(|| fault("fewer"))?;
-                    bytes.extend_from_slice(&own.repeat(times));
+                    (0..times).for_each(|_| bytes.extend_from_slice(own.bytes()));
                 }
-                Ok(Self::Map(BlockMap::new(&bytes, MapShape { patterns, ..map.shape() })?))
+                Ok(Self::Map(Arc::new(BlockMap::new(&bytes, MapShape { patterns, ..map.shape() })?)))
             }
             Self::Rows(rows) => {
                 let (mut starts, mut columns) = (Vec::new(), Vec::new());
@@ -93,15 +83,6 @@ impl Mask {
                 }
                 Ok(Self::Rows(listed(&starts, &columns, BlockShape { patterns, ..rows.shape() })?))
             }
-            Self::There(_, shape) if times == 1 => {
-                let mut all = Vec::with_capacity(masks.len());
-                for mask in masks {
-                    let Self::There(parts, _) = mask else { return Err(fault("others")) };
-                    all.extend_from_slice(parts);
-                }
-                Ok(Self::There(all, MapShape { patterns, ..*shape }))
-            }
-            Self::There(..) => Err(fault("blocks of each, which sequences share")),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Single operations that are served: their tasks, the memory that they name, and the thread of their device.
 
+mod attend;
+mod maps;
 mod mask;
 mod operator;
 mod plans;
@@ -7,6 +9,7 @@ pub mod regions;
 mod runner;
 mod service;
 pub mod task;
+mod tensors;
 mod together;
 
 pub use operator::{Operate, Operator, Ran};

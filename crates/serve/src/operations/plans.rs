@@ -8,19 +8,17 @@ use trifuse::session::Plan;
 
 use super::mask::Mask;
 
-/// Shapes that are kept.
-const MOST: usize = 32;
+/// Shapes that are kept. Launches of 1, 2, 4 and so on queries are shapes of their own.
+const MOST: usize = 64;
 
 /// What is ready for a shape.
 pub struct Ready<D: Backend> {
     /// The plan.
     pub plan: Plan<Attention, D>,
-    /// The variant and configuration that was asked for: of a launch of several queries, each of which is to have the bits that it has alone.
+    /// The variant and configuration that was asked for.
     way: Option<String>,
-    /// The blocks that the device has now, and what they are on the host, if it has seen them. A region is not held by this.
-    pub index: Option<(AttentionIndex<D>, Option<Mask>)>,
-    /// Memory for q, k, v and o of queries that bring theirs along.
-    pub scratch: [Option<Slice<D>>; 4],
+    /// The blocks that the device has now, and what they are on the host.
+    pub index: Option<(AttentionIndex<D>, Mask)>,
     /// The plan for checksums of outputs, and memory for them.
     pub sums: Option<(Plan<Checksum, D>, Slice<D>)>,
 }
@@ -49,7 +47,7 @@ impl<D: Backend> Plans<D> {
     /// Adds a shape in the first place; the one that was used longest ago may go.
     pub fn add(&mut self, plan: Plan<Attention, D>, way: Option<&str>) {
         self.0.truncate(MOST - 1);
-        self.0.insert(0, Ready { plan, way: way.map(str::to_owned), index: None, scratch: [const { None }; 4], sums: None });
+        self.0.insert(0, Ready { plan, way: way.map(str::to_owned), index: None, sums: None });
     }
 
     /// The shape that was used last.

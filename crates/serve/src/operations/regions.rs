@@ -30,6 +30,7 @@ impl Drop for Counted {
 pub struct Region {
     bytes: u64,
     memory: OnceLock<Memory>,
+    writes: AtomicU64,
     _counted: Counted,
 }
 
@@ -48,6 +49,16 @@ impl Region {
     pub fn give(&self, memory: Memory) {
         // A region is filled by one task alone.
         drop(self.memory.set(memory));
+    }
+
+    /// Counts a write, behind which the region holds other bytes.
+    pub fn was_written(&self) {
+        self.writes.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// How often it was written.
+    pub fn writes(&self) -> u64 {
+        self.writes.load(Ordering::Acquire)
     }
 }
 
@@ -92,6 +103,12 @@ impl Part {
     /// Whether this begins where `other` ends.
     pub fn is_behind(&self, other: &Self) -> bool {
         self.is_near(other) && self.offset == other.offset + other.bytes
+    }
+
+    /// Whether this and `other` are rows of one table: their region, cut into as many bytes from its start on.
+    pub fn is_row_beside(&self, other: &Self) -> bool {
+        let is_row = |part: &Self| part.bytes > 0 && part.offset.is_multiple_of(part.bytes);
+        self.is_near(other) && self.bytes == other.bytes && is_row(self) && is_row(other)
     }
 
     /// Whether these are whole words, as the device copies them.
@@ -156,7 +173,7 @@ impl Regions {
         let full = |used: u64| Full { most: self.most, used };
         before.map_err(full)?;
         let counted = Counted { used: Arc::clone(&self.used), bytes: counted.unwrap_or(0) };
-        Ok(Arc::new(Region { bytes, memory: OnceLock::new(), _counted: counted }))
+        Ok(Arc::new(Region { bytes, memory: OnceLock::new(), writes: AtomicU64::new(0), _counted: counted }))
     }
 
     /// Gives a region a name; what had it before goes once no query holds it.

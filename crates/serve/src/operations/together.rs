@@ -1,4 +1,4 @@
-//! Which queries are one launch: those with blocks, of one shape, whose tensors lie one behind the other.
+//! Which queries are one launch: those with blocks, of one shape, whose tensors lie one behind the other, or are rows of one region as a table.
 //!
 //! A query with blocks can have the bits that it has alone: the device that computes it tells whether its keys are cut by how many others there are.
 //! Without blocks they may be, so such a query is a launch of its own.
@@ -9,10 +9,9 @@ use super::regions::Part;
 use super::task::{Attend, Blocks, Job, Source, Task};
 
 /// The most queries of a launch. Launches have powers of two of them, so that few are planned.
-const MOST: usize = 16;
-/// Bytes of the device that queries of a launch may need together for what they bring and for outputs that do not stay. With more of them each is work enough
-/// for a launch.
-const BYTES: u64 = 16 << 20;
+pub const MOST: usize = 32;
+/// Bytes of tensors that queries of a launch may have together, since what does not lie one behind the other is copied. With more of them each is work enough for a launch.
+const BYTES: u64 = 128 << 20;
 
 /// The launches of tasks, each by the numbers of its tasks. Tasks that depend on each other keep their order.
 pub fn launches(tasks: &[&Task]) -> Vec<Vec<usize>> {
@@ -41,8 +40,7 @@ fn cut(run: &mut Vec<(usize, &Attend)>, all: &mut Vec<Vec<usize>>) {
     for behind in queries.chunk_by(|(_, one), (_, next)| follows(one, next)) {
         let mut rest = behind;
         while let Some((_, ask)) = rest.first() {
-            let most = BYTES.checked_div(own_bytes(ask)).unwrap_or(u64::MAX).clamp(1, MOST as u64) as usize;
-            let count = most.min(rest.len());
+            let count = rest.len().min(most_together(ask) as usize);
             let (launch, left) = rest.split_at(1 << count.ilog2());
             all.push(launch.iter().map(|(number, _)| *number).collect());
             rest = left;
@@ -84,40 +82,43 @@ fn place(ask: &Attend) -> Vec<(usize, u64)> {
     parts(ask).map(|part| (Arc::as_ptr(&part.region) as usize, part.offset)).collect()
 }
 
-/// Whether each tensor of `next` lies behind that of `one`, and a launch can have the blocks of both.
+/// Whether the tensors of `next` can be brought behind those of `one`, and a launch can have the blocks of both.
 fn follows(one: &Attend, next: &Attend) -> bool {
     let sources = |pair: (&Source, &Source)| match pair {
         // They are written one behind the other.
         (Source::Bytes(_), Source::Bytes(_)) => true,
-        (Source::Region(one), Source::Region(next)) => next.is_behind(one),
+        (Source::Region(one), Source::Region(next)) => next.is_behind(one) || next.is_row_beside(one),
         _ => false,
     };
     let outputs = match (&one.output, &next.output) {
         (None, None) => true,
-        (Some(one), Some(next)) => next.is_behind(one),
+        // Outputs that are copied to their places are whole words.
+        (Some(one), Some(next)) => next.is_behind(one) || (one.is_words() && next.is_words()),
         _ => false,
     };
     alike(one, next) && outputs && one.tensors.iter().zip(&next.tensors).all(sources) && blocks(one, next)
 }
 
-/// Whether a launch can have the blocks of both: those that each sequence and head has for itself, or heads on the host; else the same.
+/// Whether a launch can have the blocks of both: those that each sequence and head has for itself, or heads; else the same.
 fn blocks(one: &Attend, next: &Attend) -> bool {
     let each = one.op.heads * one.op.batch;
+    let same = |one: &Source, next: &Source| match (one, next) {
+        (Source::Bytes(one), Source::Bytes(next)) => one == next,
+        (Source::Region(one), Source::Region(next)) => one.is(next),
+        _ => false,
+    };
     match (&one.blocks, &next.blocks) {
-        (Blocks::Map(own, [.., patterns]), Blocks::Map(other, _)) => match (own, other) {
-            (Source::Bytes(own), Source::Bytes(other)) => *patterns > 1 || each == 1 || own == other,
-            (Source::Region(own), Source::Region(other)) => own.is_words() && other.is_words() && (u64::from(*patterns) == each || own.is(other)),
-            _ => false,
-        },
-        (Blocks::Rows(Source::Bytes(own), Source::Bytes(columns), [.., patterns]), Blocks::Rows(Source::Bytes(other), Source::Bytes(others), _)) => {
-            *patterns > 1 || each == 1 || (own == other && columns == others)
+        (Blocks::Map(own, [.., patterns]), Blocks::Map(other, _)) => *patterns > 1 || each == 1 || same(own, other),
+        (Blocks::Rows(own, columns, [.., patterns]), Blocks::Rows(other, others, _)) => {
+            *patterns > 1 || each == 1 || (same(own, other) && same(columns, others))
         }
         _ => false,
     }
 }
 
-/// Bytes of the device that a query needs besides regions.
-fn own_bytes(ask: &Attend) -> u64 {
-    let brought = |source: &Source| if let Source::Bytes(bytes) = source { bytes.len() as u64 } else { 0 };
-    ask.tensors.iter().map(brought).sum::<u64>() + if ask.output.is_none() { ask.bytes } else { 0 }
+/// How many queries like this one may be one launch: a power of two.
+pub fn most_together(ask: &Attend) -> u64 {
+    let bytes = ask.tensors.iter().map(Source::len).sum::<u64>() + ask.bytes;
+    let most = BYTES.checked_div(bytes).unwrap_or(u64::MAX).clamp(1, MOST as u64);
+    1 << most.ilog2()
 }

@@ -1,5 +1,6 @@
 //! Regions that change under a query, deadlines, callers who go away, and a device that fails.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -49,21 +50,24 @@ impl Door {
     }
 }
 
-/// A device behind a door, which fails at queries of 13 tokens.
-struct Doored(Operator<trifuse::backends::cpu::Cpu>, Arc<Door>);
+/// A device behind a door, which fails at queries of 13 tokens. Of each batch that it was given: how many tasks fail, or that it is the device's.
+struct Doored(Operator<trifuse::backends::cpu::Cpu>, Arc<Door>, VecDeque<Option<usize>>);
 
 impl Operate for Doored {
-    fn run(&mut self, tasks: &[&Task]) -> Ran {
+    fn submit(&mut self, tasks: &[&Task]) {
         self.1.pass();
         let breaks = |task: &&Task| matches!(&task.job, Job::Attend(ask) if ask.op.q_len == 13);
-        if tasks.iter().any(breaks) {
-            return Ran {
-                results: tasks.iter().map(|_| Err::<Done, Error>(Error::device("a test", "it is meant to"))).collect(),
-                planned: Duration::ZERO,
-                together: 0,
-            };
+        let fails = tasks.iter().any(breaks).then_some(tasks.len());
+        if fails.is_none() {
+            self.0.submit(tasks);
         }
-        self.0.run(tasks)
+        self.2.push_back(fails);
+    }
+
+    fn finish(&mut self) -> Ran {
+        let Some(tasks) = self.2.pop_front().unwrap() else { return self.0.finish() };
+        let results = (0..tasks).map(|_| Err::<Done, Error>(Error::device("a test", "it is meant to"))).collect();
+        Ran { results, planned: Duration::ZERO, together: 0 }
     }
 }
 
@@ -75,7 +79,7 @@ fn behind() -> (Running, Arc<Door>) {
 pub fn behind_with(set: impl FnOnce(&mut Config)) -> (Running, Arc<Door>) {
     let door = Arc::new(Door::default());
     let own = Arc::clone(&door);
-    (Running::with(set, move || Box::new(Doored(operator(), own))), door)
+    (Running::with(set, move || Box::new(Doored(operator(), own, VecDeque::new()))), door)
 }
 
 #[test]

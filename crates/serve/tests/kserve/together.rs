@@ -1,4 +1,5 @@
-//! Queries with blocks that wait together are one launch where their tensors lie one behind the other, and each has the bits that it has alone.
+//! Queries with blocks that wait together are one launch where their tensors lie one behind the other or are rows of one region, and each has the bits
+//! that it has alone.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,14 +20,20 @@ use super::{Running, infer, operator, parts, send};
 
 /// Queries that wait together: a launch of eight, and one of two.
 const QUERIES: usize = 10;
+/// Bytes that are no row.
+const OFF: usize = 8;
 
 /// A device behind a door that counts the queries of which several were one launch.
 struct Counted(Operator<Cpu>, Arc<Door>, Arc<AtomicUsize>);
 
 impl Operate for Counted {
-    fn run(&mut self, tasks: &[&Task]) -> Ran {
+    fn submit(&mut self, tasks: &[&Task]) {
         self.1.pass();
-        let ran = self.0.run(tasks);
+        self.0.submit(tasks);
+    }
+
+    fn finish(&mut self) -> Ran {
+        let ran = self.0.finish();
         self.2.fetch_add(ran.together, Ordering::SeqCst);
         ran
     }
@@ -155,6 +162,15 @@ fn place(region: &str, number: usize, bytes: usize) -> Value {
     json!({"shared_memory_region": region, "shared_memory_offset": number * bytes, "shared_memory_byte_size": bytes})
 }
 
+/// The request, whose tensors q, k and v lie so many bytes further on.
+fn shifted((mut request, sent): (Value, Vec<u8>), offset: usize) -> (Value, Vec<u8>) {
+    for input in request["inputs"].as_array_mut().unwrap().iter_mut().take(3) {
+        let place = &mut input["parameters"]["shared_memory_offset"];
+        *place = json!(place.as_u64().unwrap() + offset as u64);
+    }
+    (request, sent)
+}
+
 /// Has a device region hold these bytes.
 fn put(device: &Device, region: &str, bytes: &[u8]) {
     let answer = send(&mut device.server.client(), "PUT", &format!("/v2/trifuse/regions/{region}"), &[], bytes);
@@ -166,7 +182,7 @@ fn read(device: &Device, region: &str) -> Vec<u8> {
 }
 
 #[test]
-fn queries_whose_tensors_lie_behind_each_other_are_one_launch_whatever_their_order() {
+fn queries_whose_tensors_lie_in_one_region_are_one_launch_whatever_their_order() {
     let device = Device::new();
     let cases = several(&mapped(DType::F16), maps);
     let bytes: Vec<[Vec<u8>; 3]> = cases.iter().map(Case::bytes).collect();
@@ -204,14 +220,42 @@ fn queries_whose_tensors_lie_behind_each_other_are_one_launch_whatever_their_ord
         assert_eq!(together, QUERIES);
         assert_eq!(read(&device, "o"), expected);
     }
-    // Every second slot: nothing lies behind another.
+    // Every second row of the regions: brought together, and outputs copied to their places.
     put(&device, "o", &vec![0; QUERIES * size]);
-    let requests: Vec<_> = (0..QUERIES).step_by(2).map(|number| request(number, true, place("o", number, size))).collect();
-    let (answers, together) = device.ask(&requests);
-    assert_eq!(together, 0);
-    for (number, answer) in (0..QUERIES).step_by(2).zip(&answers) {
-        assert_eq!(sum(answer), checksum(&expected[number * size..][..size]), "query {number}");
+    let second = |offset: usize| -> Vec<_> { (0..QUERIES).step_by(2).map(|number| shifted(request(number, true, place("o", number, size)), offset)).collect() };
+    let right = |answers: &[Answer]| {
+        for (number, answer) in (0..QUERIES).step_by(2).zip(answers) {
+            assert_eq!(sum(answer), checksum(&expected[number * size..][..size]), "query {number}");
+        }
+        let written = read(&device, "o");
+        for number in 0..QUERIES {
+            let own = if number % 2 == 0 { expected[number * size..][..size].to_vec() } else { vec![0; size] };
+            assert_eq!(written[number * size..][..size], own, "output {number}");
+        }
+    };
+    let (answers, together) = device.ask(&second(0));
+    assert_eq!(together, QUERIES.div_ceil(2).next_power_of_two() / 2);
+    right(&answers);
+    // Off by some bytes they are no rows, and each is a launch of its own.
+    put(&device, "o", &vec![0; QUERIES * size]);
+    for (at, region) in ["q", "k", "v"].into_iter().enumerate() {
+        put(&device, region, &bytes.iter().fold(vec![0; OFF], |all, bytes| [all, bytes[at].clone()].concat()));
     }
+    let (answers, together) = device.ask(&second(OFF));
+    assert_eq!(together, 0);
+    right(&answers);
+    // A map that is written anew is read anew.
+    let turned: Vec<u8> = (1..=QUERIES).flat_map(|number| map(&cases[number % QUERIES])).collect();
+    assert_eq!(send(&mut device.server.client(), "PUT", "/v2/trifuse/regions/maps?offset=0", &[], &turned).status, 200);
+    let (answers, _) = device.ask(&second(OFF));
+    for (number, answer) in (0..QUERIES).step_by(2).zip(&answers) {
+        let case = Case { blocks: cases[(number + 1) % QUERIES].blocks.clone(), ..cases[number].clone() };
+        assert_eq!(sum(answer), checksum(&case.of_library()), "query {number} with the map of the next");
+    }
+    for (at, region) in ["q", "k", "v"].into_iter().enumerate() {
+        put(&device, region, &bytes.iter().flat_map(|bytes| bytes[at].clone()).collect::<Vec<u8>>());
+    }
+    put(&device, "maps", &cases.iter().flat_map(map).collect::<Vec<u8>>());
     // A query that reads what another writes keeps its turn, behind it or before it.
     for first in [0, 1] {
         put(&device, "o", &vec![0; QUERIES * size]);

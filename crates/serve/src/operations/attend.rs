@@ -1,0 +1,244 @@
+//! Queries of attention on a device: a launch of one of them, or of several as `together` has found that they can be.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use trifuse::backend::Backend;
+use trifuse::device::Slice;
+use trifuse::ops::attention::AttentionIndex;
+use trifuse::ops::index::{BlockMap, BlockShape, MapShape};
+use trifuse::ops::{Attention, AttentionArgs, Checksum, ChecksumArgs};
+use trifuse::session::Session;
+use trifuse::{Error, Result};
+
+use super::maps::Maps;
+use super::mask::{Mask, listed};
+use super::plans::Plans;
+use super::task::{Attend, Blocks, Source};
+use super::tensors::{Tensors, nth, slice};
+use super::together::most_together;
+use crate::kserve::tensor::int32;
+
+/// The most bytes of outputs that are read at once for several answers.
+const MOST_READ: u64 = 16 << 20;
+
+/// How the configurations of attention begin that cut the keys of a sequence by what is beside it.
+const CUTS: &str = "split_kv";
+
+/// What queries need of a device besides its queue.
+pub struct Attends<D: Backend> {
+    plans: Plans<D>,
+    tensors: Tensors<D>,
+    maps: Maps,
+    /// How long getting ready for new shapes took since this was last asked.
+    planned: Duration,
+}
+
+impl<D: Backend> Default for Attends<D> {
+    fn default() -> Self {
+        Self { plans: Plans::default(), tensors: Tensors::default(), maps: Maps::default(), planned: Duration::ZERO }
+    }
+}
+
+/// What a query has once the device has been given it.
+#[derive(Debug, Default)]
+pub struct Given {
+    /// The output's bytes, where the answer has them.
+    pub bytes: Vec<u8>,
+    /// Which of the launch's checksums is its own, where the answer has one.
+    pub sum: Option<usize>,
+}
+
+/// Queries that the device has been given.
+pub struct Launched<D: Backend> {
+    /// What each has.
+    pub queries: Vec<Result<Given>>,
+    /// The checksums of all outputs, eight bytes each, until the next launch of this shape; where one has been asked for.
+    pub sums: Option<Slice<D>>,
+}
+
+impl<D: Backend> Attends<D> {
+    /// Gives back what is kept of the device's memory; whether there was something.
+    pub fn clear(&mut self) -> bool {
+        self.plans.clear() | self.tensors.clear()
+    }
+
+    /// How long getting ready for new shapes took since this was last asked.
+    pub fn take_planned(&mut self) -> Duration {
+        std::mem::take(&mut self.planned)
+    }
+
+    /// Gives the device queries in one launch.
+    ///
+    /// # Errors
+    /// Queries that cannot be one launch, or that are not sound; no device memory; a device that fails.
+    pub fn launch(&mut self, session: &mut Session<D>, asks: &[&Attend]) -> Result<Launched<D>> {
+        let Some(first) = asks.first() else { return Ok(Launched { queries: Vec::new(), sums: None }) };
+        let masks = asks.iter().map(|ask| self.mask(session, &ask.blocks)).collect::<Result<Vec<Option<Mask>>>>()?;
+        let masks: Option<Vec<Mask>> = masks.into_iter().collect();
+        let way = match &masks {
+            // One that is alone has the bits that it has beside others.
+            Some(masks) => self.way_of(session, first, masks, asks.len() > 1)?,
+            None => None,
+        };
+        let mask = masks.map(|masks| Mask::joined(&masks, &first.op)).transpose()?;
+        let op = first.op.clone().with_batch(first.op.batch * asks.len() as u64);
+        let op = mask.as_ref().map_or_else(|| op.clone(), |mask| op.clone().with_form(mask.form()));
+        self.prepare(session, op, way.as_deref(), mask)?;
+        let Self { plans, tensors, .. } = self;
+        let ready = plans.first().ok_or_else(|| Error::invalid("plan", "one", "none"))?;
+        let (q, k, v) = (tensors.bring(session, asks, 0)?, tensors.bring(session, asks, 1)?, tensors.bring(session, asks, 2)?);
+        let o = tensors.output(session, asks)?;
+        let args = AttentionArgs::new(q, k, v, o.clone());
+        let args = match &ready.index {
+            Some((index, _)) => args.with_index(index.clone()),
+            None => args,
+        };
+        session.run(&ready.plan, &args)?;
+        // What is read is read now: the next query may write there.
+        let launched = self.results(session, asks, &o, first.bytes)?;
+        for (at, part) in asks.iter().enumerate().filter_map(|(at, ask)| Some((at, ask.output.as_ref()?))) {
+            part.region.was_written();
+            let place = slice::<D>(part)?;
+            // They were computed there if they lie one behind the other.
+            if D::buffer_id(place.buffer()) != D::buffer_id(o.buffer()) {
+                session.copy(&nth(&o, at, first.bytes)?, &place)?;
+            }
+        }
+        Ok(launched)
+    }
+
+    /// What the answers have of the outputs, which lie one behind the other and have as many bytes each.
+    fn results(&mut self, session: &mut Session<D>, asks: &[&Attend], o: &Slice<D>, each: u64) -> Result<Launched<D>> {
+        // Enqueued behind the queries, and made while the device has the outputs at hand: eight bytes of each are read.
+        let sums = if asks.iter().any(|ask| ask.wants_checksum) { Some(self.checksums(session, asks.len() as u64, o, each)?) } else { None };
+        let read = asks.iter().any(|ask| ask.wants_bytes);
+        // The device is waited for once where that takes little of the host's memory.
+        let all = if read && asks.len() > 1 && o.len() <= MOST_READ { Some(session.read(o)?) } else { None };
+        let mut own = all.as_ref().map(|all| all.chunks_exact((each as usize).max(1)));
+        let mut queries = Vec::with_capacity(asks.len());
+        for (at, ask) in asks.iter().enumerate() {
+            let read = own.as_mut().and_then(Iterator::next);
+            let bytes = match read {
+                _ if !ask.wants_bytes => Ok(Vec::new()),
+                Some(bytes) => Ok(bytes.to_vec()),
+                None => nth(o, at, each).and_then(|o| session.read(&o)),
+            };
+            queries.push(bytes.map(|bytes| Given { bytes, sum: ask.wants_checksum.then_some(at) }));
+        }
+        Ok(Launched { queries, sums })
+    }
+
+    /// The checksums of outputs of the shape that was used last, which lie one behind the other: one launch.
+    fn checksums(&mut self, session: &mut Session<D>, outputs: u64, o: &Slice<D>, each: u64) -> Result<Slice<D>> {
+        let Self { plans, planned, .. } = self;
+        let none = || Error::invalid("plan", "one", "none");
+        let ready = plans.first().ok_or_else(none)?;
+        let op = Checksum::new(outputs, each);
+        // Two queries of four sequences have the shape of four of two.
+        if ready.sums.as_ref().is_none_or(|(plan, _)| *plan.op() != op) {
+            let began = Instant::now();
+            ready.sums = Some((session.plan(op)?, session.alloc(8 * outputs)?));
+            *planned += began.elapsed();
+        }
+        let (plan, sums) = ready.sums.as_ref().ok_or_else(none)?;
+        session.run(plan, &ChecksumArgs::new(o.clone(), sums.clone()))?;
+        Ok(sums.clone())
+    }
+
+    /// The blocks of a query, checked.
+    fn mask(&mut self, session: &mut Session<D>, blocks: &Blocks) -> Result<Option<Mask>> {
+        Ok(match blocks {
+            Blocks::All => None,
+            Blocks::Map(map, [block, q_blocks, kv_blocks, patterns]) => {
+                let shape = MapShape { block: *block, q_blocks: *q_blocks, kv_blocks: *kv_blocks, patterns: *patterns };
+                Some(Mask::Map(match map {
+                    Source::Bytes(bytes) => BlockMap::new(bytes, shape)?.into(),
+                    Source::Region(part) => match self.maps.get(part, shape) {
+                        Some(known) => known,
+                        None => self.maps.keep(part, BlockMap::new(&host(session, map)?, shape)?),
+                    },
+                }))
+            }
+            Blocks::Rows(rows, columns, [block, q_blocks, kv_blocks, patterns]) => {
+                let (rows, columns) = (int32(&host(session, rows)?), int32(&host(session, columns)?));
+                let shape = BlockShape { block: *block, q_blocks: *q_blocks, kv_blocks: *kv_blocks, patterns: *patterns, capacity: 0, masks: 0 };
+                Some(Mask::Rows(listed(&rows, &columns, shape)?))
+            }
+        })
+    }
+
+    /// Puts the plan for `op` first: the fastest, or the one that computes it in that way.
+    fn plan(&mut self, session: &Session<D>, op: Attention, way: Option<&str>) -> Result<()> {
+        if !self.plans.find(&op, way) {
+            let began = Instant::now();
+            let plan = session.plan_variant(op, way)?;
+            self.planned += began.elapsed();
+            self.plans.add(plan, way);
+        }
+        Ok(())
+    }
+
+    /// The variant and configuration that compute as many queries as a launch may have, which then have the bits of one alone.
+    fn way(&mut self, session: &Session<D>, ask: &Attend, mask: &Mask) -> Result<String> {
+        let several = || Error::unsupported("queries of one launch", "one is work enough");
+        let most = Some(most_together(ask)).filter(|most| *most > 1).ok_or_else(several)?;
+        let form = mask.form_of_several(&ask.op, most).ok_or_else(several)?;
+        let op = ask.op.clone().with_batch(ask.op.batch * most).with_form(form);
+        self.plan(session, op, None)?;
+        let plan = self.plans.first().map(|ready| &ready.plan).ok_or_else(|| Error::invalid("plan", "one", "none"))?;
+        match plan.config() {
+            None => Ok(plan.variant().to_owned()),
+            // It cuts lists of blocks by how many there are in all.
+            Some(config) if config.starts_with(CUTS) => {
+                Err(Error::unsupported("queries of one launch", format!("{config} cuts the keys of each by the others")))
+            }
+            Some(config) => Ok(format!("{}:{config}", plan.variant())),
+        }
+    }
+
+    /// The way in which queries like the first, with these blocks, are computed, alone and beside others; none where each is alone and as fast as it can be.
+    ///
+    /// # Errors
+    /// They are `several`, and there is no such way.
+    fn way_of(&mut self, session: &Session<D>, first: &Attend, masks: &[Mask], several: bool) -> Result<Option<String>> {
+        let ways = masks.iter().map(|mask| self.way(session, first, mask)).collect::<Result<BTreeSet<String>>>();
+        match ways.map(|mut ways| (ways.pop_first(), ways.is_empty())) {
+            Ok((way, true)) => Ok(way),
+            Ok(_) => Err(Error::unsupported("queries of one launch", "each is computed in a way of its own")),
+            Err(error) if several || matches!(error, Error::Device { .. } | Error::OutOfMemory { .. }) => Err(error),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Puts the plan for `op` first, with these blocks on the device.
+    fn prepare(&mut self, session: &mut Session<D>, op: Attention, way: Option<&str>, mask: Option<Mask>) -> Result<()> {
+        self.plan(session, op, way)?;
+        let (Some(mask), Some(ready)) = (mask, self.plans.first()) else { return Ok(()) };
+        // The next query has an index of its own if this one cannot be written.
+        let index = match (ready.index.take(), &mask) {
+            (Some((index, same)), _) if same == mask => index,
+            (Some((AttentionIndex::BlockMap(index), _)), Mask::Map(map)) => {
+                session.update_index(&index, &**map)?;
+                AttentionIndex::BlockMap(index)
+            }
+            (Some((AttentionIndex::Blocks(index), _)), Mask::Rows(rows)) => {
+                session.update_index(&index, rows)?;
+                AttentionIndex::Blocks(index)
+            }
+            (_, Mask::Map(map)) => AttentionIndex::BlockMap(session.index(&**map)?),
+            (_, Mask::Rows(rows)) => AttentionIndex::Blocks(session.index(rows)?),
+        };
+        ready.index = Some((index, mask));
+        Ok(())
+    }
+}
+
+/// The bytes of a source, which are read from the device where they are there.
+fn host<D: Backend>(session: &mut Session<D>, source: &Source) -> Result<Bytes> {
+    match source {
+        Source::Bytes(bytes) => Ok(bytes.clone()),
+        Source::Region(part) => Ok(session.read(&slice::<D>(part)?)?.into()),
+    }
+}
