@@ -42,7 +42,7 @@ impl Gathered {
     /// # Errors
     /// Pages that the pool does not have.
     pub fn pages(&self, pools: PoolShape) -> Result<TokenAdapters> {
-        TokenAdapters::new(&self.pages, pools.pages)
+        TokenAdapters::rows(&self.pages, pools.pages)
     }
 }
 
@@ -127,7 +127,7 @@ impl Layout {
     pub fn ids(&self, vocabulary: u32) -> Result<TokenAdapters> {
         let found = self.ids.iter().find(|&&id| id < 0 || id as u32 >= vocabulary);
         found.map_or(Ok(()), |id| Err(Error::invalid("tokens", format!("ids below {vocabulary}"), id)))?;
-        TokenAdapters::new(&self.ids, vocabulary)
+        TokenAdapters::rows(&self.ids, vocabulary)
     }
 
     /// Rows side by side whose ids were drawn side by side: the first row, the place of its id, and how many there are.

@@ -54,8 +54,8 @@ impl LaidOut {
             shape,
             count: rows.len(),
             tokens: lengths.iter().sum(),
-            ids: TokenAdapters::new(&ids, config.vocabulary)?,
-            positions: TokenAdapters::new(&positions, config.positions)?,
+            ids: TokenAdapters::rows(&ids, config.vocabulary)?,
+            positions: TokenAdapters::rows(&positions, config.positions)?,
             places: shape.places(&lengths)?,
             adapters,
         })

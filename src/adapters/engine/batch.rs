@@ -95,7 +95,9 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
     /// Makes every adapter of `ids` resident.
     pub(super) fn settle(&mut self, session: &mut Session<D>, ids: &[Option<AdapterId>]) -> Result<Placed> {
         self.own(session)?;
-        let mut wanted: Vec<AdapterId> = ids.iter().flatten().copied().collect();
+        // Tokens of a sentence have one adapter: a run of ids is one.
+        let runs = ids.chunk_by(|one, next| one == next);
+        let mut wanted: Vec<AdapterId> = runs.filter_map(|run| *run.first()?).collect();
         wanted.sort_unstable();
         wanted.dedup();
         for &id in &wanted {
@@ -131,7 +133,10 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
     fn words(&self, ids: &[Option<AdapterId>]) -> Result<Vec<TokenAdapters>> {
         (0..self.pool.maps())
             .map(|map| {
-                let slots: Vec<i32> = ids.iter().map(|id| id.and_then(|id| self.pool.slot(id, map)).map_or(-1, |slot| slot as i32)).collect();
+                let slot = |id: AdapterId| self.pool.slot(id, map).map_or(-1, |slot| slot as i32);
+                let runs = ids.chunk_by(|one, next| one == next);
+                let mut slots = Vec::with_capacity(ids.len());
+                runs.for_each(|run| slots.resize(slots.len() + run.len(), run.first().copied().flatten().map_or(-1, slot)));
                 TokenAdapters::new(&slots, self.pool.capacity(map))
             })
             .collect()

@@ -133,7 +133,7 @@ impl<D: Backend> Engine<D> {
         let session = &mut self.model.session;
         let mut ids: Vec<i32> = rows.iter().map(|&row| row as i32).collect();
         ids.resize(count, 0);
-        let ids = TokenAdapters::new(&ids, of as u32)?;
+        let ids = TokenAdapters::rows(&ids, of as u32)?;
         let gather = match self.gathers.entry([count, of]) {
             Entry::Occupied(there) => there.into_mut(),
             Entry::Vacant(room) => {

@@ -34,10 +34,7 @@ impl TokenAdapters {
     /// # Errors
     /// An id outside `-1..adapters`.
     pub fn new(ids: &[i32], adapters: u32) -> Result<Self> {
-        if let Some((token, id)) = ids.iter().enumerate().find(|&(_, &id)| id < -1 || i64::from(id) >= i64::from(adapters)) {
-            return Err(Error::invalid("token_adapter", format!("ids from -1 to {}", i64::from(adapters) - 1), format!("{id} at token {token}")));
-        }
-        super::word("token_adapter: tokens", ids.len() as u64)?;
+        check(ids, adapters)?;
         let (order, segments) = grouped(ids, adapters as usize);
         let (tokens, adapted) = (ids.len(), order.len());
         let mut words = Vec::with_capacity(3 + 4 * tokens);
@@ -52,6 +49,21 @@ impl TokenAdapters {
         Ok(Self { words, tokens, adapters })
     }
 
+    /// The ids of rows of a table, or −1, for what looks nothing but those up. They are not grouped: an operation with adapters takes none of them for one.
+    ///
+    /// # Errors
+    /// An id outside `-1..rows`.
+    #[cfg(feature = "model")]
+    pub(crate) fn rows(ids: &[i32], rows: u32) -> Result<Self> {
+        check(ids, rows)?;
+        let mut words = Vec::with_capacity(3 + 4 * ids.len());
+        words.extend([0, 0]);
+        words.extend_from_slice(ids);
+        words.resize(2 + 3 * ids.len(), -1);
+        words.resize(3 + 4 * ids.len(), 0);
+        Ok(Self { words, tokens: ids.len(), adapters: rows })
+    }
+
     /// Bytes before the ids, which lie one behind the other.
     #[cfg(feature = "llm")]
     pub(crate) const fn first_id() -> u64 {
@@ -62,6 +74,18 @@ impl TokenAdapters {
     pub fn ids(&self) -> &[i32] {
         &self.words[FIRST..FIRST + self.tokens]
     }
+}
+
+/// Checks that ids lie in `-1..bound`, and that words hold their number.
+fn check(ids: &[i32], bound: u32) -> Result<()> {
+    // All at once, and the first one only where there is one.
+    let outside = |id: i32| id < -1 || i64::from(id) >= i64::from(bound);
+    if ids.iter().fold(false, |any, &id| any | outside(id))
+        && let Some((token, id)) = ids.iter().enumerate().find(|&(_, &id)| outside(id))
+    {
+        return Err(Error::invalid("token_adapter", format!("ids from -1 to {}", i64::from(bound) - 1), format!("{id} at token {token}")));
+    }
+    super::word("token_adapter: tokens", ids.len() as u64).map(drop)
 }
 
 /// The tokens with an adapter, sorted by it, and the runs as `(adapter, start in the order)`.
@@ -120,6 +144,18 @@ mod tests {
         let words = index.words();
         assert_eq!(words.len() as u64, TokenAdapters::capacity(&index.shape()));
         assert_eq!(*words, [2, 3, /* adapter */ 2, -1, 0, 2, /* order */ 2, 0, 3, -1, /* adapters */ 0, 2, -1, -1, /* starts */ 0, 1, 3, 3, 3]);
+    }
+
+    #[cfg(feature = "model")]
+    #[test]
+    fn rows_are_ids_of_no_adapter() {
+        let rows = TokenAdapters::rows(&[2, -1, 0, 2], 3).unwrap();
+        let words = rows.words();
+        assert_eq!((words.len() as u64, rows.ids()), (TokenAdapters::capacity(&rows.shape()), &[2, -1, 0, 2][..]));
+        let adapted = TokenAdapters::new(&[-1; 4], 3).unwrap();
+        let but_ids = |words: &[i32]| [&words[..2], &words[6..]].concat();
+        assert_eq!(but_ids(&words), but_ids(&adapted.words()), "as of tokens without an adapter");
+        assert!(TokenAdapters::rows(&[3], 3).is_err() && TokenAdapters::rows(&[-2], 3).is_err());
     }
 
     #[test]
