@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use trifuse::backend::Backend;
 use trifuse::device::Slice;
-use trifuse::ops::attention::AttentionIndex;
+use trifuse::ops::attention::{AttentionIndex, Form};
 use trifuse::ops::index::{BlockMap, BlockShape, MapShape};
 use trifuse::ops::{Attention, AttentionArgs, Checksum, ChecksumArgs};
 use trifuse::session::Session;
@@ -180,12 +180,8 @@ impl<D: Backend> Attends<D> {
         Ok(())
     }
 
-    /// The variant and configuration that compute as many queries as a launch may have, which then have the bits of one alone.
-    fn way(&mut self, session: &Session<D>, ask: &Attend, mask: &Mask) -> Result<String> {
-        let several = || Error::unsupported("queries of one launch", "one is work enough");
-        let most = Some(most_together(ask)).filter(|most| *most > 1).ok_or_else(several)?;
-        let form = mask.form_of_several(&ask.op, most).ok_or_else(several)?;
-        let op = ask.op.clone().with_batch(ask.op.batch * most).with_form(form);
+    /// The variant and configuration that compute as many queries of this form as a launch may have, which then have the bits of one alone.
+    fn way(&mut self, session: &Session<D>, op: Attention) -> Result<String> {
         self.plan(session, op, None)?;
         let plan = self.plans.first().map(|ready| &ready.plan).ok_or_else(|| Error::invalid("plan", "one", "none"))?;
         match plan.config() {
@@ -203,12 +199,22 @@ impl<D: Backend> Attends<D> {
     /// # Errors
     /// They are `several`, and there is no such way.
     fn way_of(&mut self, session: &Session<D>, first: &Attend, masks: &[Mask], several: bool) -> Result<Option<String>> {
-        let ways = masks.iter().map(|mask| self.way(session, first, mask)).collect::<Result<BTreeSet<String>>>();
-        match ways.map(|mut ways| (ways.pop_first(), ways.is_empty())) {
-            Ok((way, true)) => Ok(way),
-            Ok(_) => Err(Error::unsupported("queries of one launch", "each is computed in a way of its own")),
-            Err(error) if several || matches!(error, Error::Device { .. } | Error::OutOfMemory { .. }) => Err(error),
-            Err(_) => Ok(None),
+        let most = most_together(first);
+        let mut forms: Vec<Option<Form>> = masks.iter().map(|mask| mask.form_of_several(&first.op, most)).collect();
+        // Nearly always all are of one form.
+        forms.dedup();
+        let mut ways = BTreeSet::new();
+        for form in forms {
+            let op = form.filter(|_| most > 1).map(|form| first.op.clone().with_batch(first.op.batch * most).with_form(form));
+            match op.ok_or_else(|| Error::unsupported("queries of one launch", "one is work enough")).and_then(|op| self.way(session, op)) {
+                Ok(way) => drop(ways.insert(way)),
+                Err(error) if several || matches!(error, Error::Device { .. } | Error::OutOfMemory { .. }) => return Err(error),
+                Err(_) => return Ok(None),
+            }
+        }
+        match (ways.pop_first(), ways.is_empty()) {
+            (Some(way), true) => Ok(Some(way)),
+            _ => Err(Error::unsupported("queries of one launch", "each is computed in a way of its own")),
         }
     }
 

@@ -13,6 +13,9 @@ use super::task::{Done, Task};
 use crate::embeddings::Shared;
 use crate::kserve::attention::NAME;
 use crate::line::{Closed, Line};
+use crate::metrics::Metrics;
+use crate::queueing::admit::Limits;
+use crate::queueing::clock::Monotonic;
 use crate::queueing::gather;
 use crate::queueing::ledger::Ledger;
 use crate::queueing::queues::Tenant;
@@ -41,11 +44,21 @@ pub struct Operations {
 pub type Answer = Box<dyn FnOnce(Result<Vec<Result<Done>>, Failure>) + Send>;
 
 impl Operations {
+    /// Operations without a server around them, asked by their own process.
+    ///
+    /// # Errors
+    /// What opening the device fails with.
+    pub fn alone(model: OperationsModel, limits: Limits) -> Result<(Self, JoinHandle<()>)> {
+        let ledger = Arc::<Ledger>::default();
+        let metrics = Arc::new(Metrics::new(Arc::clone(&ledger)));
+        Self::start(model, &Shared { limits, clock: Arc::new(Monotonic::default()), metrics, ledger })
+    }
+
     /// Opens the device on a thread of its own, and returns once it takes tasks.
     ///
     /// # Errors
     /// What opening it fails with.
-    pub fn start(model: OperationsModel, shared: &Shared) -> Result<(Self, JoinHandle<()>)> {
+    pub(crate) fn start(model: OperationsModel, shared: &Shared) -> Result<(Self, JoinHandle<()>)> {
         let OperationsModel { device, open, region_bytes } = model;
         let replicas = [Replica::new(device)];
         let line = Line::new(shared.limits, Arc::clone(&shared.clock), Arc::clone(&shared.metrics), &replicas);

@@ -85,7 +85,14 @@ pub struct Task {
     /// What is held until it is done.
     pub held: Option<Arc<dyn Any + Send + Sync>>,
     /// The times of its request.
-    pub spent: Arc<Spent>,
+    pub(crate) spent: Arc<Spent>,
+}
+
+impl Task {
+    /// A task that needs nothing but its own bytes.
+    pub fn new(job: Job) -> Self {
+        Self { job, held: None, spent: Arc::default() }
+    }
 }
 
 impl std::fmt::Debug for Task {

@@ -35,7 +35,7 @@ pub fn launches(tasks: &[&Task]) -> Vec<Vec<usize>> {
 
 /// Makes launches of queries in any order.
 fn cut(run: &mut Vec<(usize, &Attend)>, all: &mut Vec<Vec<usize>>) {
-    run.sort_by_key(|(number, ask)| (place(ask), *number));
+    run.sort_by_cached_key(|(number, ask)| (place(ask), *number));
     let queries = std::mem::take(run);
     for behind in queries.chunk_by(|(_, one), (_, next)| follows(one, next)) {
         let mut rest = behind;
