@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[cfg(all(unix, feature = "serve"))]
+#[path = "cli/attention_load.rs"]
+mod attention_load;
 #[path = "cli/bench.rs"]
 mod bench;
 #[path = "cli/bench_reports.rs"]

@@ -43,7 +43,8 @@ pub const SERVE: &str = "Examples:
 pub const LOAD: &str = "Examples:
   trifuse load http://localhost:8000 --rate 200 --adapters mixed --check
   trifuse load http://localhost:8000 --rate 100,200,400 --seconds 30 --picture latency.svg --json > load.json
-  trifuse load http://localhost:8000 --route chat --stream --concurrency 16 --model name";
+  trifuse load http://localhost:8000 --route chat --stream --concurrency 16 --model name
+  trifuse load http://localhost:8000 --route attention --sets 128 --concurrency 128 --check";
 
 pub const GENERATE: &str = "Examples:
   trifuse generate --model model.gguf \"The capital of France is\"

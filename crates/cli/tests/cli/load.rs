@@ -50,7 +50,7 @@ impl Standin {
 }
 
 /// The next request's path, headers and body; nothing at the end of the connection.
-fn request(stream: &mut BufReader<&TcpStream>) -> std::io::Result<Option<(String, String, Value)>> {
+pub fn request(stream: &mut BufReader<&TcpStream>) -> std::io::Result<Option<(String, String, Vec<u8>)>> {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
         if stream.read_line(&mut head)? == 0 {
@@ -61,7 +61,7 @@ fn request(stream: &mut BufReader<&TcpStream>) -> std::io::Result<Option<(String
     let mut body = vec![0; length];
     stream.read_exact(&mut body)?;
     let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
-    Ok(Some((path, head, serde_json::from_slice(&body).unwrap_or_default())))
+    Ok(Some((path, head, body)))
 }
 
 fn connection(stream: &TcpStream, shared: &Shared) -> std::io::Result<()> {
@@ -70,6 +70,7 @@ fn connection(stream: &TcpStream, shared: &Shared) -> std::io::Result<()> {
     let mut on_this = 0;
     while let Some((path, head, body)) = request(&mut reader)? {
         on_this += 1;
+        let body: Value = serde_json::from_slice(&body).unwrap_or_default();
         let mut say = |status: u16, body: &Value| write_answer(&mut writer, status, "", body);
         if path == "/v1/models" {
             if head.contains("authorization: Bearer wrong") {
@@ -79,6 +80,12 @@ fn connection(stream: &TcpStream, shared: &Shared) -> std::io::Result<()> {
             let names = ["base", "copy", "one", "two"];
             let card = |name: &str| json!({"id": name, "parent": if name == "base" { Value::Null } else { "base".into() }});
             say(200, &json!({"data": names.map(card)}))?;
+            continue;
+        }
+        if path == "/metrics" {
+            // A thousandth of a second for each request.
+            let text = format!("process_cpu_seconds_total {}\n", shared.requests.load(Ordering::SeqCst) as f64 / 1e3);
+            writer.write_all(format!("HTTP/1.1 200 X\r\ncontent-length: {}\r\n\r\n{text}", text.len()).as_bytes())?;
             continue;
         }
         if path.starts_with("/moved") {
@@ -117,7 +124,7 @@ fn connection(stream: &TcpStream, shared: &Shared) -> std::io::Result<()> {
     Ok(())
 }
 
-fn write_answer(writer: &mut &TcpStream, status: u16, more: &str, body: &Value) -> std::io::Result<()> {
+pub fn write_answer(writer: &mut &TcpStream, status: u16, more: &str, body: &Value) -> std::io::Result<()> {
     let body = body.to_string();
     writer.write_all(format!("HTTP/1.1 {status} X\r\n{more}content-length: {}\r\n\r\n{body}", body.len()).as_bytes())
 }
@@ -144,6 +151,8 @@ fn every_request_of_a_rate_is_counted_and_checked() {
     assert!((60..150).contains(&count("requests")), "{run}");
     assert_eq!((count("answered"), run["latency"]["count"].as_u64()), (count("requests"), run["requests"].as_u64()), "{run}");
     assert_eq!(["refused", "without_answer", "unsent", "wrong"].map(count), [0; 4], "{run}");
+    let cost = run["server_cpu_us"].as_f64().unwrap();
+    assert!((500.0..2000.0).contains(&cost), "a thousandth of a second each, {cost}");
     assert!(server.requests.load(Ordering::SeqCst) >= count("requests") + 2, "each model is asked once before");
     assert_eq!((report["checked"].as_bool(), report["models"].as_array().unwrap().len(), report["seed"].as_u64()), (Some(true), 2, Some(5)));
     assert!(report["machine"]["cores"].as_u64().unwrap() >= 1 && report["environment"]["version"].is_string());

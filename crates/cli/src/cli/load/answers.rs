@@ -14,15 +14,24 @@ struct First {
     came: u64,
 }
 
+/// Parts with a lock of their own, so that threads with answers to different questions seldom wait for each other.
+const PARTS: usize = 64;
+
 /// The first answer to every question.
-#[derive(Default)]
-pub struct Answers(Mutex<HashMap<Question, First>>);
+pub struct Answers(Vec<Mutex<HashMap<Question, First>>>);
+
+impl Default for Answers {
+    fn default() -> Self {
+        Self((0..PARTS).map(|_| Mutex::default()).collect())
+    }
+}
 
 impl Answers {
     /// Whether an answer is the one that came first. The first is.
-    pub fn agrees(&self, question: Question, said: &str) -> bool {
+    pub fn agrees(&self, question: Question, said: &[u8]) -> bool {
         let digest: [u8; 32] = Sha256::digest(said).into();
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let part = (question.text as usize).wrapping_mul(7).wrapping_add(question.model as usize) % PARTS;
+        let mut all = self.0[part].lock().unwrap_or_else(PoisonError::into_inner);
         let first = all.entry(question).or_insert(First { digest, came: 0 });
         let agrees = first.digest == digest;
         first.came += u64::from(agrees);
@@ -31,7 +40,7 @@ impl Answers {
 
     /// The answers of adapters that say what their base says to the same text: how many did, and how many were compared.
     pub fn as_base(&self, models: &[Model]) -> (u64, u64) {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all: HashMap<Question, First> = self.0.iter().flat_map(|part| part.lock().unwrap_or_else(PoisonError::into_inner).clone()).collect();
         let base = |model: &Model| models.iter().position(|other| Some(&other.name) == model.parent.as_ref());
         let bases: Vec<Option<u32>> = models.iter().map(|model| base(model).map(|at| at as u32)).collect();
         let pairs = all.iter().filter_map(|(question, own)| {
@@ -52,10 +61,10 @@ mod tests {
         let models = [model("base", None), model("one", Some("base")), model("two", Some("base"))];
         let at = |text: u32, model: u32| Question { text, model };
         let answers = Answers::default();
-        assert!(answers.agrees(at(0, 0), "a") && answers.agrees(at(0, 0), "a") && !answers.agrees(at(0, 0), "b"));
-        assert!(answers.agrees(at(0, 1), "c") && answers.agrees(at(1, 1), "d"), "the second has no answer of the base");
+        assert!(answers.agrees(at(0, 0), b"a") && answers.agrees(at(0, 0), b"a") && !answers.agrees(at(0, 0), b"b"));
+        assert!(answers.agrees(at(0, 1), b"c") && answers.agrees(at(1, 1), b"d"), "the second has no answer of the base");
         assert_eq!(answers.as_base(&models), (0, 1));
-        assert!(answers.agrees(at(0, 2), "a") && answers.agrees(at(0, 2), "a"));
+        assert!(answers.agrees(at(0, 2), b"a") && answers.agrees(at(0, 2), b"a"));
         assert_eq!(answers.as_base(&models), (2, 3));
     }
 }

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use super::attention;
+
 /// Arguments of `load`.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("pace").required(true).args(["rate", "concurrency"]))]
@@ -15,6 +17,8 @@ pub struct Args {
     /// Which adapters to ask, in place of --model
     #[arg(long, value_enum, value_name = "WHICH", conflicts_with = "models")]
     pub adapters: Option<Which>,
+    #[command(flatten)]
+    pub attention: attention::Options,
     /// What to ask for
     #[arg(long, value_enum, default_value_t = Route::Embeddings)]
     pub route: Route,
@@ -54,13 +58,13 @@ pub struct Args {
     /// Ask for completions and chats as streams, and time their tokens
     #[arg(long)]
     pub stream: bool,
-    /// Compare each answer with the first to the same text and model, bit for bit, and those of adapters with the base's
+    /// Compare each answer with the first to the same text and model, bit for bit, and those of adapters with the base's; of attention also some rows with float64
     #[arg(long)]
     pub check: bool,
     /// A file that holds a key of the server and nothing else
     #[arg(long, value_name = "FILE")]
     pub api_key_file: Option<PathBuf>,
-    /// What arrivals, texts and models are drawn from
+    /// What arrivals, texts, models and tensors are drawn from
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub seed: u64,
     /// Write the JSON object to this file too
@@ -81,6 +85,8 @@ pub enum Route {
     Completions,
     /// An answer of a chat: /v1/chat/completions
     Chat,
+    /// Checksums of attention over tensors that lie on the server: /v2/models/op.attention/infer
+    Attention,
 }
 
 impl Route {
@@ -90,6 +96,7 @@ impl Route {
             Self::Embeddings => "/v1/embeddings",
             Self::Completions => "/v1/completions",
             Self::Chat => "/v1/chat/completions",
+            Self::Attention => attention::PATH,
         }
     }
 }

@@ -37,13 +37,13 @@ pub struct Arrivals<'a> {
     end: Duration,
     /// Behind this time what is due is not sent any more.
     late: Duration,
+    /// The gaps between arrivals, where they come by a rate.
+    gaps: Option<Exp<f64>>,
     drawn: Mutex<Drawn>,
 }
 
 struct Drawn {
     random: ChaCha8Rng,
-    /// The gaps between arrivals, where they come by a rate.
-    gaps: Option<Exp<f64>>,
     /// When the next is due, in seconds from the start.
     next: f64,
     unsent: u64,
@@ -58,21 +58,25 @@ impl<'a> Arrivals<'a> {
             Pace::Concurrency(_) => None,
         };
         let next = gaps.map_or(0.0, |gaps| gaps.sample(&mut random));
-        Self { draw, start, end, late: end.saturating_add(patience), drawn: Mutex::new(Drawn { random, gaps, next, unsent: 0 }) }
+        Self { draw, start, end, late: end.saturating_add(patience), gaps, drawn: Mutex::new(Drawn { random, next, unsent: 0 }) }
     }
 
-    /// The next; `None` behind the end.
-    pub fn next(&self) -> Option<Arrival> {
+    /// The next; `None` behind the end. In a closed loop it is drawn by `own` random numbers, so that no worker waits for another.
+    pub fn next(&self, own: &mut ChaCha8Rng) -> Option<Arrival> {
+        let Some(gaps) = self.gaps else {
+            let due = Instant::now();
+            return (due < self.start + self.end).then(|| Arrival { due, question: (self.draw)(own) });
+        };
         let mut drawn = self.drawn.lock().unwrap_or_else(PoisonError::into_inner);
-        let Drawn { random, gaps, next, unsent } = &mut *drawn;
+        let Drawn { random, next, unsent } = &mut *drawn;
         loop {
             let now = self.start.elapsed();
-            let due = if gaps.is_some() { Duration::try_from_secs_f64(*next).unwrap_or(Duration::MAX) } else { now };
+            let due = Duration::try_from_secs_f64(*next).unwrap_or(Duration::MAX);
             if due >= self.end {
                 return None;
             }
             let question = (self.draw)(random);
-            *next += gaps.map_or(0.0, |gaps| gaps.sample(random));
+            *next += gaps.sample(random);
             if now < self.late {
                 return Some(Arrival { due: self.start + due, question });
             }
@@ -97,10 +101,15 @@ mod tests {
         Question { text: random.random_range(0..9), model: 0 }
     }
 
+    /// Numbers that a rate does not use.
+    fn own() -> ChaCha8Rng {
+        ChaCha8Rng::seed_from_u64(0)
+    }
+
     fn all(seed: u64) -> Vec<(Duration, Question)> {
         let start = Instant::now() + Duration::from_secs(60);
         let arrivals = Arrivals::new(&question, Pace::Rate(1000.0), seed, start, Duration::from_secs(20), Duration::ZERO);
-        std::iter::from_fn(|| arrivals.next()).map(|arrival| (arrival.due - start, arrival.question)).collect()
+        std::iter::from_fn(|| arrivals.next(&mut own())).map(|arrival| (arrival.due - start, arrival.question)).collect()
     }
 
     #[test]
@@ -122,11 +131,11 @@ mod tests {
         let start = Instant::now().checked_sub(Duration::from_secs(30)).unwrap();
         let arrivals = |patience| Arrivals::new(&question, Pace::Rate(100.0), 3, start, Duration::from_secs(20), Duration::from_secs(patience));
         let (given_up, sent) = (arrivals(5), arrivals(3600));
-        assert!(given_up.next().is_none());
-        let count = std::iter::from_fn(|| sent.next()).count() as u64;
+        assert!(given_up.next(&mut own()).is_none());
+        let count = std::iter::from_fn(|| sent.next(&mut own())).count() as u64;
         assert_eq!((given_up.unsent(), sent.unsent()), (count, 0));
         let closed = Arrivals::new(&question, Pace::Concurrency(2), 3, Instant::now(), Duration::from_secs(20), Duration::ZERO);
-        let first = closed.next().unwrap();
-        assert!(first.due <= Instant::now() && closed.next().is_some());
+        let first = closed.next(&mut own()).unwrap();
+        assert!(first.due <= Instant::now() && closed.next(&mut own()).is_some());
     }
 }

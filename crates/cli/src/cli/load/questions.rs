@@ -1,12 +1,14 @@
 //! What is asked: texts or ids, of models that are drawn.
 
+use std::io::Write;
+
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 use trifuse::{Error, Result};
 
-use super::address::Address;
 use super::args::{Args, Route};
+use super::caller::Caller;
 use crate::cli::calibrate;
 
 /// Different texts where they are drawn: few enough that each comes again for each of many models, so that answers can be compared.
@@ -40,10 +42,11 @@ pub struct Model {
 pub struct Questions {
     /// The names that are asked.
     pub models: Vec<Model>,
+    /// The lines of each request before the length of its body.
     head: String,
-    /// The models' names in JSON.
+    /// The first field of each body, which names a model.
     names: Vec<String>,
-    /// The texts in JSON, with the names of their fields.
+    /// The texts in JSON, with the names of their fields; whole bodies of queries of attention.
     texts: Vec<String>,
     /// The last fields of each body.
     rest: String,
@@ -53,10 +56,9 @@ impl Questions {
     /// What the arguments ask, of these models.
     ///
     /// # Errors
-    /// A file of texts that cannot be used, and options that do not go together.
-    pub fn new(args: &Args, address: &Address, key: Option<&str>, models: Vec<Model>, random: &mut ChaCha8Rng) -> Result<Self> {
+    /// A file of texts that cannot be used.
+    pub fn new(args: &Args, caller: &Caller<'_>, models: Vec<Model>, random: &mut ChaCha8Rng) -> Result<Self> {
         let inputs = args.inputs as usize;
-        check(args)?;
         let alone: Vec<Value> = match (&args.texts, args.ids) {
             (Some(path), _) => calibrate::texts(path)?.into_iter().map(Value::String).collect(),
             (None, ids) => (0..TEXTS.max(inputs))
@@ -73,14 +75,20 @@ impl Questions {
             Route::Embeddings => format!("\"input\":{}", alone[at]),
             Route::Completions => format!("\"prompt\":{}", alone[at]),
             Route::Chat => format!("\"messages\":{}", json!([{"role": "user", "content": alone[at]}])),
+            Route::Attention => String::new(),
         });
         let rest = match (args.route, args.stream) {
             (Route::Embeddings, _) => ",\"encoding_format\":\"base64\"}".into(),
             (_, false) => format!(",\"max_tokens\":{},\"temperature\":0}}", args.max_tokens),
             (_, true) => format!(",\"max_tokens\":{},\"temperature\":0,\"stream\":true,\"stream_options\":{{\"include_usage\":true}}}}", args.max_tokens),
         };
-        let names = models.iter().map(|model| Value::from(model.name.as_str()).to_string()).collect();
-        Ok(Self { head: head("POST", address, args.route.path(), key), names, texts: texts.collect(), rest, models })
+        let names = models.iter().map(|model| format!("{{\"model\":{},", Value::from(model.name.as_str()))).collect();
+        Ok(Self { head: head(caller, args.route), names, texts: texts.collect(), rest, models })
+    }
+
+    /// Queries of attention, one a set.
+    pub fn of_sets(caller: &Caller<'_>, models: Vec<Model>, queries: Vec<String>) -> Self {
+        Self { head: head(caller, Route::Attention), names: vec![String::new(); models.len()], texts: queries, rest: String::new(), models }
     }
 
     /// Any of them.
@@ -94,30 +102,51 @@ impl Questions {
         (0..self.models.len() as u32).map(|model| Question { text: 0, model })
     }
 
+    /// Each of the first model.
+    pub fn all_texts(&self) -> impl Iterator<Item = Question> {
+        (0..self.texts.len() as u32).map(|text| Question { text, model: 0 })
+    }
+
     /// Writes the whole request in place of what is in `bytes`.
     pub fn write(&self, question: Question, bytes: &mut Vec<u8>) {
-        let (name, text) = (&self.names[question.model as usize], &self.texts[question.text as usize]);
-        let length = "{\"model\":,".len() + name.len() + text.len() + self.rest.len();
+        let parts = [&self.names[question.model as usize], &self.texts[question.text as usize], &self.rest];
+        let length: usize = parts.iter().map(|part| part.len()).sum();
         bytes.clear();
         bytes.extend_from_slice(self.head.as_bytes());
-        bytes.extend_from_slice(format!("content-type: application/json\r\ncontent-length: {length}\r\n\r\n{{\"model\":{name},{text}").as_bytes());
-        bytes.extend_from_slice(self.rest.as_bytes());
+        // A vector takes whatever is written, and nothing else is allocated.
+        let _ = write!(bytes, "{length}\r\n\r\n");
+        parts.iter().for_each(|part| bytes.extend_from_slice(part.as_bytes()));
     }
 }
 
-/// The first lines of a request.
-pub fn head(method: &str, address: &Address, path: &str, key: Option<&str>) -> String {
-    let key = key.map_or_else(String::new, |key| format!("authorization: Bearer {key}\r\n"));
-    format!("{method} {}{path} HTTP/1.1\r\nhost: {}\r\nuser-agent: trifuse/{}\r\naccept: */*\r\n{key}", address.prefix, address.host, env!("CARGO_PKG_VERSION"))
+/// The lines of a request before the length of its body.
+fn head(caller: &Caller<'_>, route: Route) -> String {
+    format!("{}content-type: application/json\r\ncontent-length: ", caller.head("POST", route.path()))
 }
 
-fn check(args: &Args) -> Result<()> {
+/// Refuses options that do not go together.
+///
+/// # Errors
+/// They do not.
+pub fn check(args: &Args) -> Result<()> {
     let refused = |option: &str, needs: &str| Err(Error::invalid(option, needs, args.route.path()));
     match args.route {
         Route::Embeddings if args.stream => refused("--stream", "--route completions or chat"),
         Route::Completions | Route::Chat if args.inputs > 1 => refused("--inputs", "--route embeddings"),
         Route::Chat if args.ids.is_some() => refused("--ids", "--route embeddings or completions"),
-        _ => Ok(()),
+        Route::Attention => {
+            let given = [
+                ("--model", !args.models.is_empty()),
+                ("--adapters", args.adapters.is_some()),
+                ("--texts", args.texts.is_some()),
+                ("--ids", args.ids.is_some()),
+                ("--length", args.length.is_some()),
+                ("--inputs", args.inputs > 1),
+                ("--stream", args.stream),
+            ];
+            given.iter().find(|(_, given)| *given).map_or(Ok(()), |(option, _)| refused(option, "--route embeddings, completions or chat"))
+        }
+        _ => args.attention.given().map_or(Ok(()), |option| refused(option, "--route attention")),
     }
 }
 

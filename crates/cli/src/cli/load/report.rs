@@ -8,6 +8,8 @@ use trifuse_cli::bench::stored::Environment;
 
 use super::args::Route;
 use super::arrivals::Pace;
+use super::attention::{Proven, Shape};
+use super::cpu::Cores;
 use super::histogram::Histogram;
 use super::run::Measured;
 use crate::cli::output::{Page, Report, Tone};
@@ -31,6 +33,9 @@ pub struct Loaded {
     pub checked: bool,
     pub compared_with_base: u64,
     pub answered_as_base: u64,
+    /// The tensors that queries of attention name, and what was seen of their outputs.
+    pub tensors: Option<Shape>,
+    pub proven: Option<Proven>,
     /// Whether all was measured: a load that is interrupted tells what it has.
     pub complete: bool,
     pub environment: Environment,
@@ -45,6 +50,14 @@ pub struct Machine {
     pub cores: usize,
     /// Runnable threads of the last minute, before it began.
     pub load_average: Option<f64>,
+}
+
+impl Loaded {
+    /// Whether it shows a fault of the server: in a run, in outputs that were read back, or where adapters say what their base says.
+    pub fn is_wrong(&self) -> bool {
+        let proven = self.proven.iter().any(|proven| !proven.wrong.is_empty());
+        proven || self.answered_as_base > 0 || self.runs.iter().any(Run::is_wrong)
+    }
 }
 
 impl Machine {
@@ -84,6 +97,12 @@ pub struct Run {
     pub first_token: Option<Times>,
     pub between_tokens: Option<Times>,
     pub tokens_per_second: Option<f64>,
+    /// Microseconds of a processor for each answer in the time that counts, the server's and the generator's; null where it is not told.
+    pub server_cpu_us: Option<f64>,
+    pub client_cpu_us: Option<f64>,
+    /// The processors that they kept busy in the mean.
+    pub server_cores: Option<f64>,
+    pub client_cores: Option<f64>,
     /// Shares of the answered requests, and the latency that each does not exceed.
     pub spectrum: Vec<(f64, f64)>,
     pub faults: BTreeMap<String, u64>,
@@ -112,7 +131,8 @@ impl From<&Histogram> for Times {
 impl Run {
     /// What came of a run at this pace.
     pub fn new(pace: Pace, route: Route, measured: Measured) -> Self {
-        let Measured { tally, unsent, seconds, connections } = measured;
+        let Measured { tally, unsent, seconds, connections, cores: Cores { server, client } } = measured;
+        let each = |cores: Option<f64>| cores.filter(|_| tally.ended > 0).map(|cores| cores * seconds * 1e6 / tally.ended as f64);
         let a_second = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
         let times = |times: &Histogram| (times.count() > 0).then(|| times.into());
         let (rate, concurrency) = match pace {
@@ -136,7 +156,11 @@ impl Run {
             sent_late: (&tally.lag).into(),
             first_token: times(&tally.first),
             between_tokens: times(&tally.between),
-            tokens_per_second: (route != Route::Embeddings).then(|| a_second(tally.tokens)),
+            tokens_per_second: matches!(route, Route::Completions | Route::Chat).then(|| a_second(tally.tokens)),
+            server_cpu_us: each(server),
+            client_cpu_us: each(client),
+            server_cores: server,
+            client_cores: client,
             spectrum: spectrum(&tally.latency),
             failed: tally.failed,
             faults: tally.faults,
@@ -206,6 +230,15 @@ impl Report for Loaded {
             let head = ["pace", "first token p50 ms", "p99", "between tokens p50 ms", "p99", "tokens/s"];
             page.table(&head, &[1, 2, 3, 4, 5], rows.collect::<Vec<_>>())?;
         }
+        let costs = |run: &Run| [run.server_cpu_us, run.server_cores, run.client_cpu_us, run.client_cores];
+        if self.runs.iter().flat_map(costs).any(|cost| cost.is_some()) {
+            let told = |cost: Option<f64>, digits: usize| cost.map_or_else(|| "-".into(), |cost| format!("{cost:.digits$}"));
+            let rows = self.runs.iter().map(|run| {
+                let [server, server_cores, client, client_cores] = costs(run);
+                vec![run.name(), told(server, 1), told(server_cores, 2), told(client, 1), told(client_cores, 2)]
+            });
+            page.table(&["pace", "server: µs of a core an answer", "cores", "generator: µs", "cores"], &[1, 2, 3, 4], rows.collect::<Vec<_>>())?;
+        }
         for run in &self.runs {
             if run.refused > 0 {
                 page.line(format_args!("{}: refusals p50 {} ms, p99 {} ms", run.name(), ms(run.refusal.p50), ms(run.refusal.p99)))?;
@@ -220,7 +253,17 @@ impl Report for Loaded {
                 page.line(format_args!("{}: {count} times {words}", run.name()))?;
             }
         }
-        if self.checked {
+        if let Some(Shape { sets, tokens, heads, head_dim, blocks, block }) = &self.tensors {
+            let present = if *blocks == 0 { "all blocks".into() } else { format!("{blocks} blocks of {block} x {block}") };
+            page.line(format_args!("{sets} sets of {tokens} tokens, heads {heads} x {head_dim}, f16, {present}"))?;
+        }
+        if let Some(Proven { sets, rows, wrong }) = &self.proven {
+            page.line(format_args!("{rows} rows of {sets} outputs compared with float64: {} wrong", zero(page, wrong.len() as u64)))?;
+            wrong.iter().try_for_each(|words| page.line(words))?;
+        }
+        if self.checked && self.tensors.is_some() {
+            page.line("each checksum compared with the first of its set")?;
+        } else if self.checked {
             let Self { compared_with_base: compared, answered_as_base: same, .. } = self;
             page.line(format_args!("each answer compared with the first to its text and model; {compared} of adapters with the base's, {same} were the same"))?;
         }

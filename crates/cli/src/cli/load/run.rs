@@ -6,14 +6,17 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::{Builder, Scope, sleep};
 use std::time::{Duration, Instant};
 
+use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use trifuse::{Error, Result};
 
 use super::answers::Answers;
 use super::args::Route;
 use super::arrivals::{Arrival, Arrivals, Pace};
+use super::caller::Caller;
+use super::cpu::{Cores, Spent};
 use super::questions::{Question, Questions};
-use super::said::{Stream, fault, said};
+use super::said::{Stream, checksum, fault, said};
 use super::tally::{End, Moments, Tally};
 use super::wire::{LOOK, Lost, Patience, Wire};
 use crate::cli::interrupt::Interrupt;
@@ -31,7 +34,7 @@ const FEW: u32 = 4;
 
 /// What all runs share.
 pub struct Load<'a> {
-    pub addresses: &'a [SocketAddr],
+    pub caller: &'a Caller<'a>,
     pub questions: &'a Questions,
     pub route: Route,
     pub stream: bool,
@@ -42,7 +45,6 @@ pub struct Load<'a> {
     pub connections: u32,
     /// Where answers are compared.
     pub answers: Option<&'a Answers>,
-    pub interrupt: &'a Interrupt,
 }
 
 /// What a run gave.
@@ -54,9 +56,19 @@ pub struct Measured {
     pub seconds: f64,
     /// Connections that were used at once, at most.
     pub connections: u32,
+    /// Processors that were busy meanwhile.
+    pub cores: Cores,
 }
 
 impl Load<'_> {
+    fn interrupt(&self) -> &Interrupt {
+        self.caller.interrupt
+    }
+
+    fn addresses(&self) -> &[SocketAddr] {
+        self.caller.addresses
+    }
+
     /// Runs at one pace; `tick` is called about every second.
     ///
     /// # Errors
@@ -70,8 +82,16 @@ impl Load<'_> {
             Pace::Rate(rate) => (self.connections, ((rate * GUESS).ceil() as u32).clamp(FEW.min(self.connections), self.connections)),
             Pace::Concurrency(count) => (count, count),
         };
-        let crew = Crew { load: self, arrivals, counts, most, hired: AtomicU32::new(0), working: AtomicU32::new(0), all: Mutex::default() };
-        let mut until = None;
+        let crew = Crew { load: self, arrivals, seed, counts, most, hired: AtomicU32::new(0), working: AtomicU32::new(0), all: Mutex::default() };
+        // What was spent is told as soon as the time that counts begins, and as soon as it ends.
+        let (mut until, mut spent) = (None, [None; 2]);
+        let mut tell = |until: Option<Instant>| {
+            for (at, spent) in counts.iter().zip(&mut spent).filter(|(_, spent)| spent.is_none()) {
+                if until.unwrap_or(*at).min(*at) <= Instant::now() {
+                    *spent = Some(Spent::now(self.caller));
+                }
+            }
+        };
         std::thread::scope(|scope| -> Result<()> {
             let hired = (0..first).take_while(|_| crew.hire(scope)).count();
             if hired == 0 {
@@ -79,10 +99,12 @@ impl Load<'_> {
             }
             let mut last = Instant::now();
             while crew.working.load(Ordering::Acquire) > 0 {
-                sleep(LOOK);
-                if self.interrupt.asked() {
+                let next = counts.iter().map(|at| at.saturating_duration_since(Instant::now())).find(|left| !left.is_zero());
+                sleep(next.unwrap_or(LOOK).min(LOOK));
+                if self.interrupt().asked() {
                     until.get_or_insert_with(Instant::now);
                 }
+                tell(until);
                 if last.elapsed() >= Duration::from_secs(1) {
                     last += Duration::from_secs(1);
                     tick();
@@ -90,24 +112,26 @@ impl Load<'_> {
             }
             Ok(())
         })?;
+        tell(until);
         let end = until.map_or(counts[1], |until| until.min(counts[1]));
         let seconds = end.saturating_duration_since(counts[0]).as_secs_f64();
         let connections = crew.hired.into_inner();
-        Ok(Measured { unsent: crew.arrivals.unsent(), seconds, connections, tally: crew.all.into_inner().unwrap_or_else(PoisonError::into_inner) })
+        let cores = if let [Some(before), Some(behind)] = spent { behind.cores_since(&before) } else { Cores::default() };
+        Ok(Measured { unsent: crew.arrivals.unsent(), seconds, connections, cores, tally: crew.all.into_inner().unwrap_or_else(PoisonError::into_inner) })
     }
 
-    /// Asks once, before anything is measured: the status, and the body's words where it is no answer.
+    /// Asks once, before anything is measured: the status and the body.
     ///
     /// # Errors
     /// There is no answer.
-    pub fn probe(&self, question: Question) -> Result<(u16, String), Lost> {
+    pub fn probe(&self, question: Question) -> Result<(u16, Vec<u8>), Lost> {
         let mut request = Vec::new();
         self.questions.write(question, &mut request);
-        let mut wire = Wire::open(self.addresses).map_err(Lost::Ended)?;
+        let mut wire = Wire::open(self.addresses()).map_err(Lost::Ended)?;
         let mut body = Vec::new();
-        let patience = Patience { until: Instant::now() + self.timeout, interrupt: self.interrupt };
+        let patience = Patience { until: Instant::now() + self.timeout, interrupt: Some(self.interrupt()) };
         let head = wire.ask(&request, &patience, &mut |part| body.extend_from_slice(part))?;
-        Ok((head.status, fault(&body)))
+        Ok((head.status, body))
     }
 }
 
@@ -115,6 +139,7 @@ impl Load<'_> {
 struct Crew<'a> {
     load: &'a Load<'a>,
     arrivals: Arrivals<'a>,
+    seed: u64,
     counts: [Instant; 2],
     most: u32,
     hired: AtomicU32,
@@ -125,11 +150,10 @@ struct Crew<'a> {
 impl Crew<'_> {
     /// Takes one more worker, if there may be one; whether there is.
     fn hire<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) -> bool {
-        if self.hired.fetch_update(Ordering::AcqRel, Ordering::Acquire, |hired| (hired < self.most).then_some(hired + 1)).is_err() {
-            return false;
-        }
+        let more = |hired: u32| (hired < self.most).then_some(hired + 1);
+        let Ok(number) = self.hired.fetch_update(Ordering::AcqRel, Ordering::Acquire, more) else { return false };
         self.working.fetch_add(1, Ordering::AcqRel);
-        let started = Builder::new().name("load".into()).stack_size(STACK).spawn_scoped(scope, move || self.work(scope)).is_ok();
+        let started = Builder::new().name("load".into()).stack_size(STACK).spawn_scoped(scope, move || self.work(scope, number)).is_ok();
         if !started {
             self.working.fetch_sub(1, Ordering::AcqRel);
             self.hired.fetch_sub(1, Ordering::AcqRel);
@@ -137,10 +161,13 @@ impl Crew<'_> {
         started
     }
 
-    fn work<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
+    fn work<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, number: u32) {
+        let mut random = ChaCha8Rng::seed_from_u64(self.seed);
+        // The first stream is that of arrivals by a rate.
+        random.set_stream(1 + u64::from(number));
         let (mut tally, mut worker) = (Tally::default(), Worker { load: self.load, wire: None, request: Vec::new(), body: Vec::new() });
-        let interrupt = self.load.interrupt;
-        while let Some(Arrival { due, question }) = if interrupt.asked() { None } else { self.arrivals.next() } {
+        let interrupt = self.load.interrupt();
+        while let Some(Arrival { due, question }) = if interrupt.asked() { None } else { self.arrivals.next(&mut random) } {
             if due <= Instant::now() {
                 // Nobody was free when it was due.
                 self.hire(scope);
@@ -185,17 +212,17 @@ impl Worker<'_> {
     fn prepare(&mut self, question: Question) {
         self.load.questions.write(question, &mut self.request);
         if self.wire.as_ref().is_none_or(|wire| !wire.is_open()) {
-            self.wire = Wire::open(self.load.addresses).ok();
+            self.wire = Wire::open(self.load.addresses()).ok();
         }
     }
 
     /// Sends the request that is prepared; what became of it, and when.
     fn ask(&mut self, question: Question) -> (End, Instant) {
         let load = self.load;
-        let patience = Patience { until: Instant::now() + load.timeout, interrupt: load.interrupt };
+        let patience = Patience { until: Instant::now() + load.timeout, interrupt: Some(load.interrupt()) };
         let (mut stream, mut again) = (Stream::default(), true);
         let head = loop {
-            let wire = match self.wire.take().map_or_else(|| Wire::open(load.addresses), Ok) {
+            let wire = match self.wire.take().map_or_else(|| Wire::open(load.addresses()), Ok) {
                 Ok(wire) => self.wire.insert(wire),
                 Err(error) => {
                     sleep(AGAIN);
@@ -232,22 +259,23 @@ impl Worker<'_> {
             Ok(429) => return End::Refused,
             Ok(status) => return End::Failed(status.to_string(), format!("{status}: {}", fault(&self.body))),
         }
-        let agrees = |text: &str| load.answers.is_none_or(|answers| answers.agrees(question, text));
+        let agrees = |said: &[u8]| load.answers.is_none_or(|answers| answers.agrees(question, said));
         if load.stream {
             return match stream.error {
                 Some(error) => End::Failed("stream".into(), error),
                 None if !stream.is_done => End::Lost("a stream ended without its mark".into()),
                 None => {
-                    let (right, tokens) = (agrees(&stream.text), stream.tokens());
+                    let (right, tokens) = (agrees(stream.text.as_bytes()), stream.tokens());
                     End::Answered { right, tokens, first: stream.first, between: stream.between }
                 }
             };
         }
         let plain = |right: bool, tokens: u64| End::Answered { right, tokens, first: None, between: Vec::new() };
-        // Without a check a vector is not read: that would take time from other requests.
-        if load.answers.is_none() && load.route == Route::Embeddings {
-            return plain(true, 0);
+        match load.route {
+            // Without a check neither is read: that would take time from other requests.
+            Route::Embeddings | Route::Attention if load.answers.is_none() => plain(true, 0),
+            Route::Attention => plain(checksum(&self.body).is_some_and(|sum| agrees(&sum.to_le_bytes())), 0),
+            route => said(route, &self.body).map_or_else(|| plain(false, 0), |(text, tokens)| plain(agrees(text.as_bytes()), tokens)),
         }
-        said(load.route, &self.body).map_or_else(|| plain(false, 0), |(text, tokens)| plain(agrees(&text), tokens))
     }
 }

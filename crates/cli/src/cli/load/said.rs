@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::args::Route;
@@ -82,12 +83,35 @@ pub fn said(route: Route, body: &[u8]) -> Option<(String, u64)> {
                 Route::Embeddings => &one["embedding"],
                 Route::Completions => &one["text"],
                 Route::Chat => &one["message"]["content"],
+                Route::Attention => &Value::Null,
             };
             // Vectors are base64, or numbers of a server that knows nothing else.
             part.as_str().map(str::to_owned).or_else(|| part.as_array().map(|_| part.to_string()))
         })
         .collect();
     Some((parts?.join("\n"), body["usage"]["completion_tokens"].as_u64().unwrap_or(0)))
+}
+
+/// A checksum in an answer of the open inference protocol, read where it stands: nothing is made of the rest.
+#[derive(Deserialize)]
+struct Summed<'a> {
+    #[serde(borrow)]
+    outputs: Vec<Sum<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Sum<'a> {
+    name: &'a str,
+    datatype: &'a str,
+    #[serde(default)]
+    data: Option<[u64; 1]>,
+}
+
+/// The checksum that an answer of attention gives; nothing where it gives none.
+pub fn checksum(body: &[u8]) -> Option<u64> {
+    let told: Summed<'_> = serde_json::from_slice(body).ok()?;
+    let sum = told.outputs.into_iter().find(|output| output.name == "checksum" && output.datatype == "UINT64")?;
+    sum.data.map(|[sum]| sum)
 }
 
 /// What an error says, in one line.
@@ -135,6 +159,11 @@ mod tests {
         assert_eq!(said(Route::Chat, br#"{"choices":[{"message":{"content":"b"}}]}"#), Some(("b".into(), 0)));
         for odd in [&b"{}"[..], br#"{"data":[]}"#, br#"{"data":[{"embedding":1}]}"#, b"<html>", text] {
             assert_eq!(said(Route::Embeddings, odd), None);
+        }
+        let sum = br#"{"model_name":"op.attention","outputs":[{"name":"o","datatype":"FP16","shape":[1],"parameters":{"x":1}},{"name":"checksum","datatype":"UINT64","shape":[1],"data":[18446744073709551615]}]}"#;
+        assert_eq!((checksum(sum), said(Route::Attention, sum)), (Some(u64::MAX), None));
+        for odd in [&b"{}"[..], br#"{"outputs":[]}"#, br#"{"outputs":[{"name":"checksum","datatype":"UINT64","data":[]}]}"#, b"<html>"] {
+            assert_eq!(checksum(odd), None);
         }
         assert_eq!(fault(br#"{"error":{"message":"no model"}}"#), "no model");
         assert_eq!((fault(b"<h1>gone</h1>"), fault(br#"{"error":"old"}"#)), ("<h1>gone</h1>".into(), "old".into()));

@@ -1,65 +1,81 @@
-//! What a server says of itself before it is measured: that it is there, and the names that it serves.
+//! What a server says of itself before it is measured: that it is there, and what it serves.
 
-use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 use trifuse::{Error, Result};
 
-use super::address::Address;
 use super::args::{Args, Which};
-use super::questions::{Model, head};
-use super::said::fault;
-use super::wire::{Lost, Patience, Wire};
-use crate::cli::interrupt::Interrupt;
+use super::attention;
+use super::caller::{Answer, Ask, Caller, Stop};
+use super::questions::Model;
+use super::wire::{Lost, Wire};
 
-/// How long the list of names may take.
+/// How long what a server says of itself may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The names that are to be asked.
 ///
 /// # Errors
-/// A server that is not there, that is another one, or that has no such names; `None` where the program is to end.
-pub fn models(args: &Args, address: &Address, addresses: &[SocketAddr], key: Option<&str>, interrupt: &Interrupt) -> Result<Option<Vec<Model>>> {
-    let request = format!("{}\r\n", head("GET", address, "/v1/models", key));
-    let unreachable = |error: std::io::Error| {
-        let words = format!("{error}; `trifuse serve --model MODEL` starts a server");
-        Error::io(&address.host, "connect to")(std::io::Error::new(error.kind(), words))
-    };
-    let mut wire = Wire::open(addresses).map_err(unreachable)?;
-    let mut body = Vec::new();
-    let patience = Patience { until: Instant::now() + PATIENCE, interrupt };
-    let answer = match wire.ask(request.as_bytes(), &patience, &mut |part| body.extend_from_slice(part)) {
-        Ok(answer) => answer,
-        Err(Lost::Interrupted) => return Ok(None),
-        Err(lost) => return Err(Error::input(&address.host, format!("expected the models of a server by OpenAI's routes, found none: {lost}"))),
-    };
-    let wrong = |expected: &str, found: String| Err(Error::invalid("URL", expected, found));
-    let cards = match answer.status {
-        200 => cards(&body),
-        300..=399 => {
-            let place = answer.location.unwrap_or_else(|| "nowhere".into());
-            return wrong("the server itself, as redirects are not followed", format!("{} to {place}", answer.status));
-        }
-        401 | 403 => return Err(Error::invalid("--api-key-file", "a key of this server", format!("{}: {}", answer.status, fault(&body)))),
-        // A server without the list is measured all the same where the names are given.
-        _ => None,
-    };
+/// A server that is not there, that is another one, or that has no such names.
+pub fn models(args: &Args, caller: &Caller<'_>) -> Result<Vec<Model>, Stop> {
+    let answer = told(caller, "/v1/models", "the models of a server by OpenAI's routes")?;
+    // A server without the list is measured all the same where the names are given.
+    let cards = if answer.status == 200 { cards(&answer.body) } else { None };
     let named = || {
         let parent = |name: &String| cards.iter().flatten().find(|card| card.name == *name).and_then(|card| card.parent.clone());
         args.models.iter().map(|name| Model { name: name.clone(), parent: parent(name) }).collect::<Vec<_>>()
     };
     if !args.models.is_empty() {
-        return Ok(Some(named()));
+        return Ok(named());
     }
     let Some(cards) = cards else {
-        return wrong("a server that lists its models, or --model NAME", format!("{} for GET /v1/models: {}", answer.status, fault(&body)));
+        return Err(wrong("a server that lists its models, or --model NAME", format!("{} for GET /v1/models", answer.words())));
     };
     let asked: Vec<Model> = match args.adapters {
         Some(Which::Mixed) => cards,
         None => cards.into_iter().filter(|card| card.parent.is_none()).take(1).collect(),
     };
-    if asked.is_empty() { wrong("a server with a model", "none in its list".into()) } else { Ok(Some(asked)) }
+    if asked.is_empty() { Err(wrong("a server with a model", "none in its list".into())) } else { Ok(asked) }
+}
+
+/// Attention, where the server has it.
+///
+/// # Errors
+/// A server that is not there, or that has no operations.
+pub fn operation(caller: &Caller<'_>) -> Result<Vec<Model>, Stop> {
+    let answer = told(caller, &format!("/v2/models/{}", attention::NAME), "a server of the open inference protocol")?;
+    match answer.status {
+        200 => Ok(vec![Model { name: attention::NAME.into(), parent: None }]),
+        _ => Err(wrong("a server of op.attention, as `trifuse serve --operations` is one", answer.words())),
+    }
+}
+
+fn wrong(expected: &str, found: String) -> Stop {
+    Error::invalid("URL", expected, found).into()
+}
+
+/// The first answer of a server.
+fn told(caller: &Caller<'_>, path: &str, expected: &str) -> Result<Answer, Stop> {
+    let host = &caller.address.host;
+    let unreachable = |error: std::io::Error| {
+        let words = format!("{error}; `trifuse serve --model MODEL` starts a server");
+        Error::io(host, "connect to")(std::io::Error::new(error.kind(), words))
+    };
+    drop(Wire::open(caller.addresses).map_err(unreachable)?);
+    let answer = match caller.ask(path, Ask::Get, PATIENCE) {
+        Ok(answer) => answer,
+        Err(Lost::Interrupted) => return Err(Stop::Interrupted),
+        Err(lost) => return Err(Error::input(host, format!("expected {expected}, found none: {lost}")).into()),
+    };
+    match answer.status {
+        300..=399 => {
+            let place = answer.location.unwrap_or_else(|| "nowhere".into());
+            Err(wrong("the server itself, as redirects are not followed", format!("{} to {place}", answer.status)))
+        }
+        401 | 403 => Err(Error::invalid("--api-key-file", "a key of this server", answer.words()).into()),
+        _ => Ok(answer),
+    }
 }
 
 /// The names of a list of models.

@@ -44,7 +44,9 @@ pub struct Tally {
     pub failed: BTreeMap<String, u64>,
     pub lost: u64,
     pub wrong: u64,
-    /// Right answers that came in the time that counts, whenever they were due, and their tokens.
+    /// Whole answers of any kind that came in the time that counts, whenever they were due: those that the server had work with.
+    pub ended: u64,
+    /// The right ones of them, and their tokens.
     pub came: u64,
     pub tokens: u64,
     /// From when an answered request was due to the end of its answer.
@@ -64,6 +66,7 @@ impl Tally {
     /// Counts a request, in a time that counts from the first moment to the second.
     pub fn add(&mut self, end: End, moments: Moments, counts: [Instant; 2]) {
         let within = |moment: Instant| counts[0] <= moment && moment < counts[1];
+        self.ended += u64::from(within(moments.ended) && matches!(end, End::Answered { .. } | End::Refused | End::Failed(..)));
         if let End::Answered { right: true, tokens, .. } = &end
             && within(moments.ended)
         {
@@ -107,13 +110,14 @@ impl Tally {
 
     /// Counts what another has counted.
     pub fn merge(&mut self, other: Self) {
-        let Self { requests, answered, refused, failed, lost, wrong, came, tokens, latency, refusal, lag, first, between, faults } = other;
+        let Self { requests, answered, refused, failed, lost, wrong, ended, came, tokens, latency, refusal, lag, first, between, faults } = other;
         let counts = [
             (&mut self.requests, requests),
             (&mut self.answered, answered),
             (&mut self.refused, refused),
             (&mut self.lost, lost),
             (&mut self.wrong, wrong),
+            (&mut self.ended, ended),
             (&mut self.came, came),
             (&mut self.tokens, tokens),
         ];

@@ -4,6 +4,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use super::unread::Unread;
 use crate::cli::interrupt::Interrupt;
 
 /// How often a wait looks whether it has lasted too long, or the program is to end.
@@ -14,8 +15,6 @@ const CONNECT: Duration = Duration::from_secs(10);
 const MAX_HEAD: usize = 64 << 10;
 /// The longest answer.
 const MAX_BODY: u64 = 256 << 20;
-/// Bytes that are read at once.
-const CHUNK: usize = 16 << 10;
 
 /// Why there is no answer.
 #[derive(Debug)]
@@ -46,12 +45,12 @@ pub struct Patience<'a> {
     /// The end of it.
     pub until: Instant,
     /// What ends it earlier.
-    pub interrupt: &'a Interrupt,
+    pub interrupt: Option<&'a Interrupt>,
 }
 
 impl Patience<'_> {
     fn check(&self) -> Result<(), Lost> {
-        if self.interrupt.asked() {
+        if self.interrupt.is_some_and(Interrupt::asked) {
             return Err(Lost::Interrupted);
         }
         if Instant::now() >= self.until { Err(Lost::Late) } else { Ok(()) }
@@ -81,18 +80,21 @@ pub struct Head {
 impl Head {
     fn parse(bytes: &[u8]) -> Option<Self> {
         let text = String::from_utf8_lossy(bytes);
-        let mut lines = text.split("\r\n");
+        let mut lines = text.split('\n').map(|line| line.trim_end_matches('\r'));
         let (version, rest) = lines.next()?.split_once(' ')?;
         let status = rest.get(..3).filter(|_| version.starts_with("HTTP/1."))?.parse().ok()?;
         let mut head = Self { status, location: None, length: Length::Open, closes: version == "HTTP/1.0" };
         for (name, value) in lines.filter_map(|line| line.split_once(':')) {
             let value = value.trim();
-            match name.to_ascii_lowercase().as_str() {
-                "transfer-encoding" if value.eq_ignore_ascii_case("chunked") => head.length = Length::Chunked,
-                "content-length" if head.length != Length::Chunked => head.length = Length::Bytes(value.parse().ok()?),
-                "connection" => head.closes |= value.eq_ignore_ascii_case("close"),
-                "location" => head.location = Some(value.to_owned()),
-                _ => {}
+            let is = |known: &str| name.eq_ignore_ascii_case(known);
+            if is("transfer-encoding") && value.eq_ignore_ascii_case("chunked") {
+                head.length = Length::Chunked;
+            } else if is("content-length") && head.length != Length::Chunked {
+                head.length = Length::Bytes(value.parse().ok()?);
+            } else if is("connection") {
+                head.closes |= value.eq_ignore_ascii_case("close");
+            } else if is("location") {
+                head.location = Some(value.to_owned());
             }
         }
         if matches!(status, 100..=199 | 204 | 304) {
@@ -107,7 +109,7 @@ impl Head {
 pub struct Wire {
     stream: TcpStream,
     /// What was read and not yet used.
-    bytes: Vec<u8>,
+    bytes: Unread,
     /// Whether anything came of the answer that is waited for.
     begun: bool,
     answers: u64,
@@ -127,7 +129,7 @@ impl Wire {
                     stream.set_nodelay(true)?;
                     stream.set_read_timeout(Some(LOOK))?;
                     stream.set_write_timeout(Some(LOOK))?;
-                    return Ok(Self { stream, bytes: Vec::new(), begun: false, answers: 0, open: true });
+                    return Ok(Self { stream, bytes: Unread::default(), begun: false, answers: 0, open: true });
                 }
                 Err(error) => last = error,
             }
@@ -184,10 +186,9 @@ impl Wire {
     fn fill(&mut self, patience: &Patience<'_>) -> Result<bool, Lost> {
         // An answer that comes byte by byte is late too.
         patience.check()?;
-        let before = self.bytes.len();
-        self.bytes.resize(before + CHUNK, 0);
+        let room = self.bytes.room();
         let read = loop {
-            match self.stream.read(&mut self.bytes[before..]) {
+            match self.stream.read(room) {
                 Err(error) if is_wait(&error) => {
                     if let Err(lost) = patience.check() {
                         break Err(lost);
@@ -197,7 +198,7 @@ impl Wire {
             }
         };
         let count = *read.as_ref().unwrap_or(&0);
-        self.bytes.truncate(before + count);
+        self.bytes.came(count);
         self.begun |= count > 0;
         read.map(|count| count > 0)
     }
@@ -209,18 +210,18 @@ impl Wire {
 
     fn head(&mut self, patience: &Patience<'_>) -> Result<Head, Lost> {
         let end = self.find(b"\r\n\r\n", patience)?;
-        let head = Head::parse(&self.bytes[..end]).ok_or(Lost::Odd("an answer of HTTP/1.1"))?;
-        self.bytes.drain(..end + 4);
+        let head = Head::parse(&self.bytes.get()[..end]).ok_or(Lost::Odd("an answer of HTTP/1.1"))?;
+        self.bytes.use_up(end + 4);
         Ok(head)
     }
 
     /// The place of `mark` in what is read.
     fn find(&mut self, mark: &[u8], patience: &Patience<'_>) -> Result<usize, Lost> {
         loop {
-            if let Some(at) = self.bytes.windows(mark.len()).position(|bytes| bytes == mark) {
+            if let Some(at) = self.bytes.place(mark) {
                 return Ok(at);
             }
-            if self.bytes.len() > MAX_HEAD {
+            if self.bytes.get().len() > MAX_HEAD {
                 return Err(Lost::Odd("a head of at most 64 KiB"));
             }
             self.more(patience)?;
@@ -229,8 +230,8 @@ impl Wire {
 
     fn line(&mut self, patience: &Patience<'_>) -> Result<String, Lost> {
         let end = self.find(b"\r\n", patience)?;
-        let line = String::from_utf8_lossy(&self.bytes[..end]).into_owned();
-        self.bytes.drain(..end + 2);
+        let line = String::from_utf8_lossy(&self.bytes.get()[..end]).into_owned();
+        self.bytes.use_up(end + 2);
         Ok(line)
     }
 
@@ -259,8 +260,8 @@ impl Wire {
             Length::Open => {
                 let mut all = 0;
                 loop {
-                    part(&self.bytes);
-                    all += self.bytes.len() as u64;
+                    part(self.bytes.get());
+                    all += self.bytes.get().len() as u64;
                     self.bytes.clear();
                     if all > MAX_BODY {
                         return Err(Lost::Odd("an answer of at most 256 MiB"));
@@ -279,12 +280,12 @@ impl Wire {
             return Err(Lost::Odd("an answer of at most 256 MiB"));
         }
         while count > 0 {
-            if self.bytes.is_empty() {
+            if self.bytes.get().is_empty() {
                 self.more(patience)?;
             }
-            let own = self.bytes.len().min(usize::try_from(count).unwrap_or(usize::MAX));
-            part(&self.bytes[..own]);
-            self.bytes.drain(..own);
+            let own = self.bytes.get().len().min(usize::try_from(count).unwrap_or(usize::MAX));
+            part(&self.bytes.get()[..own]);
+            self.bytes.use_up(own);
             count -= own as u64;
         }
         Ok(())
@@ -316,7 +317,7 @@ mod tests {
         let interrupt = Interrupt::listen().unwrap();
         let mut wire = Wire::open(&[address]).unwrap();
         let mut body = Vec::new();
-        let patience = Patience { until: Instant::now() + Duration::from_secs(20), interrupt: &interrupt };
+        let patience = Patience { until: Instant::now() + Duration::from_secs(20), interrupt: Some(&interrupt) };
         let head = wire.ask(b"GET / HTTP/1.1\r\n", &patience, &mut |part| body.extend_from_slice(part));
         server.join().unwrap();
         head.map(|head| (head, body, wire.is_open()))
