@@ -8,8 +8,8 @@
 //! - `TRIFUSE_MOST_FLOPS=1e8`: no case with more work than that, for tools that slow a kernel down a hundredfold;
 //! - `TRIFUSE_MATCH="linear/ (sm90"`: trials whose names hold every one of these words, or all of those behind a `|`;
 //! - `TRIFUSE_SHARD=3/48`: the third of so many parts, each with as few kernels as can be;
-//! - `TRIFUSE_SAMPLE=4`: of the drawn cases every fourth on a software driver, from number `TRIFUSE_TURN` on; files, and backends that
-//!   are fast, have all of theirs.
+//! - `TRIFUSE_SAMPLE=16`: of the drawn cases every sixteenth on a software driver, from number `TRIFUSE_TURN` on; files, and backends that
+//!   are fast, have all of theirs. The processor's backend has every case as it is, and every fourth, at most, with its operands aligned as well.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -117,6 +117,9 @@ fn vectors() -> Result<Vec<Arc<Subject>>> {
     casefile::list(folder)?.iter().map(|path| Ok(Arc::new(Subject::from(named(casefile::read(path)?))))).collect()
 }
 
+/// Of how many cases the processor's backend has one with its operands aligned as well, at most: it reads element by element, from wherever they lie.
+const ALIGNED: usize = 4;
+
 /// Makes the trials of one backend.
 struct Collect<'a>(&'a [Arc<Subject>]);
 
@@ -128,7 +131,7 @@ impl Visit for Collect<'_> {
         // Never dropped: the last trial's worker could still be at it when the process exits and the driver goes.
         std::mem::forget(device.clone());
         let mut trials = Vec::new();
-        let mut captured = BTreeSet::new();
+        let mut met = BTreeSet::new();
         // A driver that computes on the processor takes most of the time of all checks.
         let slow = B::NAME == "wgpu" && device.caps().kind == trifuse::device::Kind::Cpu;
         let (sample, turn) = (setting("TRIFUSE_SAMPLE").unwrap_or(1).max(1), setting("TRIFUSE_TURN").unwrap_or(0usize));
@@ -138,18 +141,30 @@ impl Visit for Collect<'_> {
             let name = format!("{left} of {} cases (skipped: of the drawn ones this revision has every {sample}th here; ./check full has all)", self.0.len());
             trials.push(Trial::test(name, || Ok(())).with_kind(B::NAME).with_ignored_flag(true));
         }
-        for (_, subject) in self.0.iter().enumerate().filter(|(number, subject)| taken(*number, subject)) {
+        let share = if B::NAME == "cpu" { sample.min(ALIGNED) } else { 1 };
+        let mut unaligned = 0;
+        for (number, subject) in self.0.iter().enumerate().filter(|(number, subject)| taken(*number, subject)) {
             for &variant in variants(&*device, subject.kind()) {
                 trials.push(trial(&device, subject, variant, Mode::Direct));
-                trials.push(trial(&device, subject, variant, Mode::Aligned));
+                // The first of each operation and variant is always among them.
+                let first = met.insert((subject.kind().name(), variant));
+                if first || (number + turn).is_multiple_of(share) {
+                    trials.push(trial(&device, subject, variant, Mode::Aligned));
+                } else {
+                    unaligned += 1;
+                }
                 if let Some(repeats) = setting("TRIFUSE_REPEATS") {
                     trials.push(trial(&device, subject, variant, Mode::Repeated(repeats)));
                 }
                 // Capture does not depend on sizes: one case of each operation and variant shows it.
-                if captured.insert((subject.kind().name(), variant)) {
+                if first {
                     trials.push(trial(&device, subject, variant, Mode::Captured));
                 }
             }
+        }
+        if unaligned > 0 {
+            let name = format!("{unaligned} trials with aligned operands (skipped: this revision has every {share}th here; ./check full has all)");
+            trials.push(Trial::test(name, || Ok(())).with_kind(B::NAME).with_ignored_flag(true));
         }
         for kind in OpKind::ALL {
             if variants(&*device, kind).is_empty() {

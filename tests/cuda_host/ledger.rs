@@ -75,7 +75,7 @@ pub struct Work {
 
 impl Work {
     fn key(&self) -> String {
-        self.unit.hash(self.arch)[..20].to_owned()
+        key(&self.unit, self.arch)
     }
 
     /// Compiles it, and reads what came of it; none where the assembler said nothing, as of code that NVRTC has in a cache of its own.
@@ -122,6 +122,11 @@ impl Work {
     }
 }
 
+/// What a unit is called in the ledger.
+fn key(unit: &Unit, arch: Arch) -> String {
+    unit.hash(arch)[..20].to_owned()
+}
+
 /// Every unit that the catalogue may launch on the checked architectures, each once.
 pub fn all_work() -> Vec<Work> {
     let own = |entry: Entry, arch: Arch| {
@@ -144,6 +149,11 @@ pub fn known() -> BTreeMap<String, Line> {
 /// The line of a unit, if the ledger has one.
 pub fn line_of<'a>(known: &'a BTreeMap<String, Line>, work: &Work) -> Option<&'a Line> {
     known.get(&work.key())
+}
+
+/// Whether the ledger has a line of a unit.
+pub fn holds_line(known: &BTreeMap<String, Line>, unit: &Unit, arch: Arch) -> bool {
+    known.contains_key(&key(unit, arch))
 }
 
 /// Prints the ledger anew: lines of units that are as they were are kept, all others compiled on every core; none is begun after

@@ -8,7 +8,7 @@ use trifuse::adapters::encode::{EncodeOptions, encode};
 use trifuse::adapters::encoded::{Population, Rung};
 use trifuse::adapters::engine::{AdapterId, AdapterSource, ForModel};
 use trifuse::adapters::peft::{LoraAdapter, adapter_folders};
-use trifuse::backend::Backend;
+use trifuse::backends::AnyDevice;
 use trifuse::model::Encoder;
 use trifuse::{Error, Result};
 
@@ -30,7 +30,7 @@ impl Adapters {
     ///
     /// # Errors
     /// Paths that hold no adapters; a bundle among other things; no device memory.
-    pub fn attach<B: Backend>(encoder: &mut Encoder<B>, model: &Path, paths: &[PathBuf], more: bool) -> Result<Self> {
+    pub fn attach(encoder: &mut Encoder<AnyDevice>, model: &Path, paths: &[PathBuf], more: bool) -> Result<Self> {
         let Found { mut source, refused, notes } = Found::at(paths, model, &|path, shape| encoder.config().fits(path, shape))?;
         if more {
             let config = encoder.config();
@@ -45,7 +45,7 @@ impl Adapters {
         }
     }
 
-    fn named<B: Backend>(encoder: &Encoder<B>, mut refused: BTreeMap<String, String>) -> Result<Self> {
+    fn named(encoder: &Encoder<AnyDevice>, mut refused: BTreeMap<String, String>) -> Result<Self> {
         refused.extend(encoder.engine().into_iter().flat_map(|engine| engine.refused()).map(|(name, why)| (name.to_owned(), why.to_string())));
         let attached = encoder.engine().map(|engine| engine.adapters().map(|(name, id)| (name.to_owned(), id)).collect());
         Ok(Self { attached: attached.unwrap_or_default(), refused, notes: Vec::new() })

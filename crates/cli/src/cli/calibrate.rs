@@ -4,8 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use trifuse::adapters::encode::calibration::Calibration;
-use trifuse::backend::Backend;
-use trifuse::backends::{Choice, Visit};
+use trifuse::backends::{AnyDevice, Choice};
 use trifuse::model::calibrate::calibrate;
 use trifuse::model::{Encoder, EncoderOptions, Text, find};
 use trifuse::read::read_file;
@@ -19,7 +18,7 @@ use super::progress::Progress;
 /// # Errors
 /// A file that cannot be read or holds no text; a model that cannot be opened; a backend that is not there.
 pub fn from_text(text: &Path, model: &Path, rows: usize, backend: &Choice, output: &Output) -> Result<Calibration> {
-    backend.open(Job { text, model, rows, output })
+    Job { text, model, rows, output }.on(backend.open_any()?)
 }
 
 struct Job<'a> {
@@ -29,13 +28,11 @@ struct Job<'a> {
     output: &'a Output,
 }
 
-impl Visit for Job<'_> {
-    type Out = Calibration;
-
-    fn visit<B: Backend>(self, backend: B) -> Result<Calibration> {
+impl Job<'_> {
+    fn on(self, device: AnyDevice) -> Result<Calibration> {
         let texts = texts(self.text)?;
         let folder = find(self.model)?;
-        let mut encoder = Encoder::open(Arc::new(backend), &folder, EncoderOptions::default())?;
+        let mut encoder = Encoder::open(Arc::new(device), &folder, EncoderOptions::default())?;
         let text = Text::open(&folder, encoder.config())?;
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
         // A long text counts as far as the model reads it.

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
-use trifuse::backend::Backend;
-use trifuse::backends::{Choice, Visit};
+use trifuse::backends::{AnyDevice, Choice};
 use trifuse::llm::{Files, Message, Model};
 use trifuse::{Error, Result};
 
@@ -41,7 +40,7 @@ pub fn run(args: &Args, backend: &Choice, output: &Output) -> Result<Outcome> {
     if files.template.is_none() {
         return Err(Error::input(&args.writing.model, "expected a model with a chat template, found none: generate goes on with any text"));
     }
-    backend.open(Job { args, output, interrupt, files: &files })
+    Job { args, output, interrupt, files: &files }.on(backend.open_any()?)
 }
 
 struct Job<'a> {
@@ -51,14 +50,12 @@ struct Job<'a> {
     files: &'a Files,
 }
 
-impl Visit for Job<'_> {
-    type Out = Outcome;
-
-    fn visit<B: Backend>(self, backend: B) -> Result<Outcome> {
+impl Job<'_> {
+    fn on(self, device: AnyDevice) -> Result<Outcome> {
         let Self { args, output, interrupt, files } = self;
         let room = args.context.map_or(4096.min(files.config.context), |room| room as usize);
-        let dtype = args.writing.dtype(&backend);
-        let model = Model::open(Arc::new(backend), files, dtype)?;
+        let dtype = args.writing.dtype(&device);
+        let model = Model::open(Arc::new(device), files, dtype)?;
         let mut speaker = args.writing.speaker(model, files, room, output)?;
         let typed = std::io::stdin().is_terminal();
         if typed {
@@ -90,7 +87,7 @@ impl Visit for Job<'_> {
 }
 
 /// Answers the last turn of `chat`, and adds the answer.
-fn answer<B: Backend>(speaker: &mut Speaker<'_, B>, chat: &mut Vec<Message>, args: &Args, output: &Output, interrupt: &Interrupt) -> Result<()> {
+fn answer(speaker: &mut Speaker<'_>, chat: &mut Vec<Message>, args: &Args, output: &Output, interrupt: &Interrupt) -> Result<()> {
     let files = speaker.files;
     let text = files.template.as_ref().map_or_else(|| Ok(String::new()), |template| template.render(chat, true))?;
     let ids = files.tokenizer.encode(&text, false)?;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use trifuse::adapters::whole::{check_file, write_file};
-use trifuse::backend::Backend;
-use trifuse::backends::{Choice, Visit};
+use trifuse::backends::{AnyDevice, Choice};
+use trifuse::device::Device;
 use trifuse::llm::{Config, Drawn, Files};
 use trifuse::session::Session;
 use trifuse::shrink::profile::Profile;
@@ -73,7 +73,7 @@ pub fn run(args: &Args, backend: &Choice, output: &Output) -> Result<Outcome> {
     check_file(&args.output)?;
     let json = args.model.extension().is_some_and(|end| end == "json");
     let config = if json { Drawn::open(&args.model)?.0 } else { Files::open(&args.model)?.config };
-    let done = backend.open(Job { args, output, interrupt: &interrupt, config });
+    let done = backend.open_any().and_then(|device| Job { args, output, interrupt: &interrupt, config }.on(device));
     if done.is_err() && interrupt.asked() {
         return Ok(Outcome::interrupted(output, &args.output));
     }
@@ -87,14 +87,13 @@ struct Job<'a> {
     config: Config,
 }
 
-impl Visit for Job<'_> {
-    type Out = Outcome;
-
-    fn visit<B: Backend>(self, backend: B) -> Result<Outcome> {
+impl Job<'_> {
+    fn on(self, device: AnyDevice) -> Result<Outcome> {
         let Self { args, output, interrupt, config } = self;
-        let dtype = args.dtype.or(backend.hints().dtype).unwrap_or(DType::F32);
-        let mut session = Session::new(Arc::new(backend))?;
-        let device = format!("{}: {}", B::NAME, session.caps().name);
+        let dtype = args.dtype.or(device.hints().dtype).unwrap_or(DType::F32);
+        let backend = device.backend();
+        let mut session = Session::new(Arc::new(device))?;
+        let device = format!("{backend}: {}", session.caps().name);
         let shapes: BTreeSet<[u64; 2]> = config.projections(0).into_iter().map(|(_, shape)| shape).collect();
         let shapes: Vec<[u64; 2]> = shapes.into_iter().collect();
         let Span([from, to, step]) = args.ranks;

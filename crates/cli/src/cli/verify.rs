@@ -19,7 +19,7 @@ use trifuse_testkit::conformance::{Subject, ahead};
 use super::output::Output;
 use super::progress::Progress;
 use super::{Outcome, samples};
-use ground::{Ground, Launch, Open, Planner};
+use ground::{Ground, Planner};
 use report::{Absent, Backend, CaseRow, Cell, LeftOut, Verification};
 
 /// Arguments of `verify`.
@@ -48,7 +48,7 @@ pub struct Args {
 /// Runs, compares and prints a line for each operation and test.
 pub fn run(args: &Args, choice: &Choice, output: &Output) -> Result<Outcome> {
     if let Some(what) = &args.launch {
-        choice.open(Launch(what))?;
+        Ground::open(choice)?.launch(what)?;
         return Ok(Outcome::Right);
     }
     let mut left_out = Vec::new();
@@ -156,13 +156,13 @@ fn samples() -> Result<Samples> {
 }
 
 /// A backend that is here, and how to start this program again on it.
-type Here = (Box<dyn Ground>, Option<Relaunch>);
+type Here = (Ground, Option<Relaunch>);
 
 /// The backends that are to be run, and those that are not here.
 fn grounds(choice: &Choice, args: &Args) -> Result<(Vec<Here>, Vec<Absent>)> {
     let (mut here, mut absent) = (Vec::new(), Vec::new());
     for choice in choices(choice, args)? {
-        match (choice.open(Open), &choice) {
+        match (Ground::open(&choice), &choice) {
             (Ok(ground), choice) => here.push((ground, relaunch(choice)?)),
             (Err(Error::NoBackend { reason, .. }), Choice::Named(backend, _)) => absent.push(Absent { backend, reason }),
             (Err(error), _) => return Err(error),

@@ -2,9 +2,8 @@
 
 use serde::Serialize;
 use trifuse::Result;
-use trifuse::backend::Backend;
-use trifuse::backends::{Choice, Visit};
-use trifuse::device::Kind;
+use trifuse::backends::Choice;
+use trifuse::device::Device;
 use trifuse_cli::bench::{Options, names};
 
 use super::super::Outcome;
@@ -20,20 +19,11 @@ struct Shapes {
 
 /// Prints what the options would measure.
 pub fn run(options: &Options, choice: &Choice, output: &Output) -> Result<Outcome> {
-    let (backend, kind) = choice.open(Look)?;
-    output.report(&Shapes { suite: options.suite.name(), backend, shapes: names(options, kind)? })?;
+    let device = choice.open_any()?;
+    // A processor has smaller shapes.
+    let shapes = names(options, device.caps().kind)?;
+    output.report(&Shapes { suite: options.suite.name(), backend: device.backend(), shapes })?;
     Ok(Outcome::Right)
-}
-
-/// The backend and its device's kind: a processor has smaller shapes.
-struct Look;
-
-impl Visit for Look {
-    type Out = (&'static str, Kind);
-
-    fn visit<B: Backend>(self, backend: B) -> Result<Self::Out> {
-        Ok((B::NAME, backend.caps().kind))
-    }
 }
 
 impl Report for Shapes {

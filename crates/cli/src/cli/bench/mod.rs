@@ -5,6 +5,8 @@ mod hunt;
 mod list;
 mod pages;
 pub(super) mod pictures;
+#[cfg(feature = "serve")]
+mod queries;
 mod regret;
 mod shrink;
 mod suite;
@@ -32,6 +34,9 @@ enum Command {
     Compare(compare::Args),
     /// Look for shapes on which ours is slower than another, or than its cost foretells, until a budget of time is spent
     Hunt(hunt::Args),
+    /// Put queries of attention into the line of a server's operations, without sockets
+    #[cfg(feature = "serve")]
+    Queries(queries::Args),
     /// Draw what shrinking a language model costs and saves: perplexity against time, and time by rank
     Shrink(shrink::Args),
     /// Make tables and pictures of reports
@@ -44,6 +49,8 @@ pub fn run(args: &Args, choice: &Choice, output: &Output) -> Result<Outcome> {
         None => suite::run(&args.suite, choice, output),
         Some(Command::Compare(args)) => compare::run(args, output),
         Some(Command::Hunt(args)) => hunt::run(args, choice, output),
+        #[cfg(feature = "serve")]
+        Some(Command::Queries(args)) => queries::run(args, choice, output),
         Some(Command::Shrink(args)) => shrink::run(args, output),
         Some(Command::Report(args)) => pages::run(args, output),
     }

@@ -7,11 +7,11 @@ mod stage;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
 use serde::Serialize;
-use trifuse::backend::Backend;
-use trifuse::backends::{Choice, Visit};
+use trifuse::backends::Choice;
 use trifuse::device::{Caps, Kind};
 use trifuse::session::Session;
 use trifuse::{Error, Result};
@@ -19,7 +19,7 @@ use trifuse::{Error, Result};
 use super::Outcome;
 use super::kept::share;
 use super::output::{Output, Page, Report, Tone};
-use serve::{Job, Serve};
+use serve::{Job, serve};
 use stage::{Prepared, Shown};
 
 /// Arguments of `demo`.
@@ -64,7 +64,7 @@ pub fn run(args: &Args, choice: &Choice, output: &Output) -> Result<Outcome> {
         made.push(stage.encode(&folder.path().join(format!("{number}.s2lc")), output)?);
     }
     let jobs: Vec<Job<'_>> = stages.iter().zip(&made).map(|(stage, made)| stage.job(&made.path)).collect();
-    let served = Choice::Named(backend.backend, backend.device).open(Serve(&jobs))?;
+    let served = serve(Choice::Named(backend.backend, backend.device).open_any()?, &jobs)?;
     drop(jobs);
     let shown: Vec<Shown> = stages.into_iter().zip(made).zip(served).map(|((stage, made), served)| stage.shown(made, served)).collect();
     let right = shown.iter().all(|stage| stage.served.right);
@@ -73,25 +73,18 @@ pub fn run(args: &Args, choice: &Choice, output: &Output) -> Result<Outcome> {
 }
 
 /// Opens a device and has it hold something.
-struct Probe;
-
-impl Visit for Probe {
-    type Out = Caps;
-
-    fn visit<B: Backend>(self, backend: B) -> Result<Caps> {
-        let mut session = Session::new(std::sync::Arc::new(backend))?;
-        let slice = session.upload(&[1u32, 2, 3])?;
-        match session.download::<u32>(&slice)?.as_slice() {
-            [1, 2, 3] => Ok(session.caps().clone()),
-            other => Err(Error::device("a copy there and back", format!("{other:?} in place of [1, 2, 3]"))),
-        }
+fn probe(backend: &'static str, device: usize) -> Result<Caps> {
+    let mut session = Session::new(Arc::new(Choice::Named(backend, device).open_any()?))?;
+    let slice = session.upload(&[1u32, 2, 3])?;
+    match session.download::<u32>(&slice)?.as_slice() {
+        [1, 2, 3] => Ok(session.caps().clone()),
+        other => Err(Error::device("a copy there and back", format!("{other:?} in place of [1, 2, 3]"))),
     }
 }
 
 /// The best device that works; where nothing was asked for and the best does not work after all, the processor.
 fn choose(choice: &Choice, output: &Output) -> Result<Ran> {
     let (backend, device, why) = choice.resolve()?;
-    let probe = |backend, device| Choice::Named(backend, device).open(Probe);
     let ran = |backend, device, why, Caps { name, driver, kind, .. }: Caps| Ran { backend, device, why, name, driver, kind };
     match probe(backend, device) {
         Ok(caps) => Ok(ran(backend, device, why, caps)),

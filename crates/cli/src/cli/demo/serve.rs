@@ -11,9 +11,8 @@ use serde::Serialize;
 use trifuse::adapters::bundle::Bundle;
 use trifuse::adapters::engine::{AdapterId, Engine, EngineOptions, Target};
 use trifuse::adapters::peft::LoraAdapter;
-use trifuse::backend::Backend;
-use trifuse::backends::Visit;
-use trifuse::device::{Device, Kind, Slice};
+use trifuse::backends::AnyDevice;
+use trifuse::device::{Kind, Slice};
 use trifuse::session::Session;
 use trifuse::{DType, Result};
 
@@ -66,24 +65,21 @@ pub struct Served {
 }
 
 /// Serves every job on one device.
-pub struct Serve<'a>(pub &'a [Job<'a>]);
-
-impl Visit for Serve<'_> {
-    type Out = Vec<Served>;
-
-    fn visit<B: Backend>(self, backend: B) -> Result<Self::Out> {
-        let mut session = Session::new(Arc::new(backend))?;
-        self.0.iter().map(|job| serve(&mut session, job)).collect()
-    }
+///
+/// # Errors
+/// A bundle that cannot be read; a device that fails.
+pub fn serve(device: AnyDevice, jobs: &[Job<'_>]) -> Result<Vec<Served>> {
+    let mut session = Session::new(Arc::new(device))?;
+    jobs.iter().map(|job| served(&mut session, job)).collect()
 }
 
 /// What lies on the device: inputs by group, outputs by projection.
-struct Buffers<D: Device> {
-    x: Vec<Slice<D>>,
-    y: Vec<Vec<Slice<D>>>,
+struct Buffers {
+    x: Vec<Slice<AnyDevice>>,
+    y: Vec<Vec<Slice<AnyDevice>>>,
 }
 
-fn serve<B: Backend>(session: &mut Session<B>, job: &Job<'_>) -> Result<Served> {
+fn served(session: &mut Session<AnyDevice>, job: &Job<'_>) -> Result<Served> {
     let caps = session.caps();
     let (kind, dtype) = (caps.kind, if caps.f16 && caps.kind != Kind::Cpu { DType::F16 } else { DType::F32 });
     let bundle = Bundle::open(&job.bundle)?;
@@ -102,7 +98,7 @@ fn serve<B: Backend>(session: &mut Session<B>, job: &Job<'_>) -> Result<Served> 
     let mut batch = engine.batch(session, &ids(&first))?;
     let graph = session.capture(|session| {
         groups.iter().enumerate().try_for_each(|(at, group)| {
-            let targets: Vec<Target<'_, B>> = group
+            let targets: Vec<Target<'_, AnyDevice>> = group
                 .projections
                 .iter()
                 .zip(&buffers.y[at])
@@ -158,7 +154,7 @@ fn serve<B: Backend>(session: &mut Session<B>, job: &Job<'_>) -> Result<Served> 
     })
 }
 
-fn upload<B: Backend>(session: &mut Session<B>, groups: &[Group], dtype: DType) -> Result<Buffers<B>> {
+fn upload(session: &mut Session<AnyDevice>, groups: &[Group], dtype: DType) -> Result<Buffers> {
     let x = groups.iter().map(|group| session.upload(&dtype.encode(&group.x))).collect::<Result<_>>()?;
     let sizes = |group: &Group| -> Vec<u64> { group.projections.iter().map(|(_, d_out)| (TOKENS * d_out) as u64 * dtype.size()).collect() };
     let y = groups.iter().map(|group| sizes(group).into_iter().map(|bytes| session.alloc(bytes)).collect()).collect::<Result<_>>()?;
@@ -166,6 +162,6 @@ fn upload<B: Backend>(session: &mut Session<B>, groups: &[Group], dtype: DType) 
 }
 
 /// Zeros to add to: what comes out is the adapters' part alone.
-fn clear<B: Backend>(session: &mut Session<B>, buffers: &Buffers<B>) -> Result<()> {
+fn clear(session: &mut Session<AnyDevice>, buffers: &Buffers) -> Result<()> {
     buffers.y.iter().flatten().try_for_each(|y| session.write(y, &vec![0; y.len() as usize]))
 }

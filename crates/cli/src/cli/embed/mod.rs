@@ -12,8 +12,8 @@ use std::time::Instant;
 use serde::Serialize;
 use trifuse::adapters::peft::adapter_files;
 use trifuse::adapters::whole::{check_apart, check_file, write_file};
-use trifuse::backend::Backend;
-use trifuse::backends::{Choice, Visit};
+use trifuse::backends::{AnyDevice, Choice};
+use trifuse::device::Device;
 use trifuse::model::{Encoder, EncoderOptions, Text, files, find};
 use trifuse::{DType, Error, Result};
 
@@ -91,7 +91,7 @@ pub fn run(args: &Args, backend: &Choice, output: &Output) -> Result<Outcome> {
         check_file(&args.output)?;
         check_apart(&args.output, args.inputs())?;
     }
-    backend.open(Job { args, output, interrupt })
+    Job { args, output, interrupt }.on(backend.open_any()?)
 }
 
 impl Args {
@@ -145,16 +145,14 @@ struct Job<'a> {
     interrupt: Option<Interrupt>,
 }
 
-impl Visit for Job<'_> {
-    type Out = Outcome;
-
-    fn visit<B: Backend>(self, backend: B) -> Result<Outcome> {
+impl Job<'_> {
+    fn on(self, device: AnyDevice) -> Result<Outcome> {
         let Self { args, output, interrupt } = self;
         let asked = || interrupt.as_ref().is_some_and(Interrupt::asked);
-        let hints = backend.hints();
+        let (backend, hints) = (device.backend(), device.hints());
         let dtype = args.dtype.or(hints.dtype).unwrap_or(DType::F32);
         let folder = find(&args.model)?;
-        let mut encoder = Encoder::open(Arc::new(backend), &folder, EncoderOptions { dtype, ..EncoderOptions::default() })?;
+        let mut encoder = Encoder::open(Arc::new(device), &folder, EncoderOptions { dtype, ..EncoderOptions::default() })?;
         let text = Text::open(&folder, encoder.config())?;
         let adapters = Adapters::attach(&mut encoder, &args.model, &args.adapters, false)?;
         adapters.notes().iter().for_each(|note| output.note(note));
@@ -183,7 +181,7 @@ impl Visit for Job<'_> {
         let report = Embedded {
             output: &args.output,
             model: folder,
-            backend: B::NAME,
+            backend,
             dtype,
             lines: counts.lines,
             refused: counts.refused,
@@ -215,8 +213,8 @@ struct Counts {
 const TOLD: usize = 10;
 
 /// Embeds all lines. `go_on` is asked behind each batch, and ends the work by an error.
-fn embed_all<B: Backend>(
-    worker: &mut Worker<'_, B>,
+fn embed_all(
+    worker: &mut Worker<'_>,
     mut lines: Lines,
     window: usize,
     sink: &mut Sink<'_>,

@@ -2,15 +2,15 @@
 
 use trifuse::Result;
 use trifuse::adapters::engine::AdapterId;
-use trifuse::backend::Backend;
+use trifuse::backends::AnyDevice;
 use trifuse::model::{Encoder, Row, Text};
 
 use super::input::Request;
 use crate::cli::adapters::Adapters;
 
 /// What does the work.
-pub struct Worker<'a, B: Backend> {
-    pub encoder: Encoder<B>,
+pub struct Worker<'a> {
+    pub encoder: Encoder<AnyDevice>,
     pub text: Text,
     pub adapters: Adapters,
     /// The adapter of lines that name none.
@@ -38,7 +38,7 @@ struct Ready {
     adapter: Option<AdapterId>,
 }
 
-impl<B: Backend> Worker<'_, B> {
+impl Worker<'_> {
     /// The adapter that a line is for, by its own word or by default.
     fn named(&self, request: &Request) -> Option<String> {
         request.adapter.clone().or_else(|| self.default.map(str::to_owned))

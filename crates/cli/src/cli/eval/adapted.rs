@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use trifuse::backend::Backend;
-use trifuse::llm::Model;
+use trifuse::backends::AnyDevice;
 use trifuse::llm::engine::{Engine, EngineOptions, Output as Told, Request};
 use trifuse::llm::perplexity::Loss;
 use trifuse::{DType, Error, Result};
@@ -35,8 +34,8 @@ pub struct Adapted {
 }
 
 /// An engine of a model, and the names of what its texts are scored with: `None` is the model alone.
-pub struct Ready<B: Backend> {
-    engine: Engine<B>,
+pub struct Ready {
+    engine: Engine<AnyDevice>,
     names: Vec<Option<String>>,
 }
 
@@ -50,14 +49,14 @@ impl Adapted {
     ///
     /// # Errors
     /// Paths that hold no adapters; a name that none has; a window that leaves no token of the model's context; no device memory.
-    pub fn ready<B: Backend>(&self, variant: &Variant, device: Arc<B>, dtype: DType, length: usize, output: &Output) -> Result<Ready<B>> {
+    pub fn ready(&self, variant: &Variant, device: Arc<AnyDevice>, dtype: DType, length: usize, output: &Output) -> Result<Ready> {
         let config = &variant.files.config;
         if length >= config.context {
             return Err(Error::invalid("--window", format!("fewer than the {} tokens that the model was made for", config.context), length));
         }
         let Found { source, refused, notes } = Found::at(&self.adapters, Path::new(&variant.name), &|path, shape| config.fits(path, shape))?;
         notes.into_iter().for_each(|note| output.note(note));
-        let model: Model<B> = variant.model(device, dtype)?;
+        let model = variant.model(device, dtype)?;
         let options = EngineOptions::default().with_seats(SEATS).with_budget(length.clamp(SEATS as usize, BUDGET)).with_context(Some(length + 1));
         let engine = Engine::new(model, options, source)?;
         let known: Vec<String> = engine.adapters().map(str::to_owned).collect();
@@ -71,7 +70,7 @@ impl Adapted {
     }
 }
 
-impl<B: Backend> Ready<B> {
+impl Ready {
     /// Scores the windows of a text without an adapter, and with each. What was not done when it was stopped is left out.
     ///
     /// # Errors
@@ -89,13 +88,7 @@ impl<B: Backend> Ready<B> {
 }
 
 /// The loss of each window with an adapter; `None` where it was stopped before the last.
-fn losses<B: Backend>(
-    engine: &mut Engine<B>,
-    adapter: Option<&str>,
-    cut: &[Vec<u32>],
-    progress: &Progress,
-    interrupt: &Interrupt,
-) -> Result<Option<Vec<Loss>>> {
+fn losses(engine: &mut Engine<AnyDevice>, adapter: Option<&str>, cut: &[Vec<u32>], progress: &Progress, interrupt: &Interrupt) -> Result<Option<Vec<Loss>>> {
     let mut places = HashMap::new();
     for (place, window) in cut.iter().enumerate() {
         // One token is drawn, and not looked at: an engine answers each prompt.

@@ -11,9 +11,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use serde::Serialize;
-use trifuse::backend::Backend;
-use trifuse::backends::{Choice, Visit};
-use trifuse::device::Caps;
+use trifuse::backends::{AnyDevice, Choice};
+use trifuse::device::{Caps, Device};
 use trifuse::llm::perplexity::windows;
 use trifuse::llm::{Drawn, Files, Model};
 use trifuse::{DType, Error, Result};
@@ -118,7 +117,7 @@ pub fn run(args: &Args, backend: &Choice, output: &Output) -> Result<Outcome> {
     let variants = named.iter().map(|name| Variant::open(name, repaired)).collect::<Result<Vec<_>>>()?;
     let baseline = args.baseline_model.as_deref().filter(|_| !alone).map(|name| Variant::open(name, false)).transpose()?;
     let name = named.first().or(args.drawn.as_ref()).map_or(Path::new(""), PathBuf::as_path);
-    backend.open(Job { args, output, started, interrupt, name, variants, baseline })
+    Job { args, output, started, interrupt, name, variants, baseline }.on(backend.open_any()?)
 }
 
 struct Job<'a> {
@@ -144,7 +143,7 @@ impl<'a> Job<'a> {
     }
 
     /// The texts' scores of one model.
-    fn texts<B: Backend>(&self, variant: &Variant, model: &mut Model<B>, mut baseline: Option<&mut Model<B>>) -> Result<Vec<Text<'a>>> {
+    fn texts(&self, variant: &Variant, model: &mut Model<AnyDevice>, mut baseline: Option<&mut Model<AnyDevice>>) -> Result<Vec<Text<'a>>> {
         let files = self.baseline.as_ref().map_or(&variant.files, |baseline| &baseline.files);
         let mut scored = Vec::new();
         for path in &self.args.texts {
@@ -156,7 +155,7 @@ impl<'a> Job<'a> {
     }
 
     /// The texts' scores of one model with each of its adapters.
-    fn adapted<B: Backend>(&self, variant: &Variant, device: Arc<B>, dtype: DType) -> Result<Vec<Text<'a>>> {
+    fn adapted(&self, variant: &Variant, device: Arc<AnyDevice>, dtype: DType) -> Result<Vec<Text<'a>>> {
         let mut ready = self.args.adapted.ready(variant, device, dtype, self.args.window as usize, self.output)?;
         let mut scored = Vec::new();
         for path in &self.args.texts {
@@ -166,13 +165,11 @@ impl<'a> Job<'a> {
     }
 }
 
-impl Visit for Job<'_> {
-    type Out = Outcome;
-
-    fn visit<B: Backend>(self, backend: B) -> Result<Outcome> {
+impl Job<'_> {
+    fn on(self, device: AnyDevice) -> Result<Outcome> {
         let (args, interrupt) = (self.args, &self.interrupt);
-        let dtype = args.dtype.or(backend.hints().dtype).unwrap_or(DType::F32);
-        let device = Arc::new(backend);
+        let dtype = args.dtype.or(device.hints().dtype).unwrap_or(DType::F32);
+        let device = Arc::new(device);
         let (ppl, speed) = (args.suite != Suite::Speed, args.suite != Suite::Ppl);
         if ppl && args.texts.is_empty() {
             return Err(Error::invalid("eval", "at least one text for its perplexity, or --suite speed", "none"));
@@ -187,7 +184,7 @@ impl Visit for Job<'_> {
             format: FORMAT,
             model: self.name,
             baseline: args.baseline_model.as_deref(),
-            backend: B::NAME,
+            backend: device.backend(),
             device: device.caps().clone(),
             environment: None,
             dtype,
@@ -224,7 +221,7 @@ impl Visit for Job<'_> {
             }
         }
         report.start_seconds = first.map(|first| (first - self.started).as_secs_f64());
-        report.environment = Some(Environment::here(B::NAME));
+        report.environment = Some(Environment::here(device.backend()));
         self.output.report(&report)?;
         Ok(if interrupt.asked() { Outcome::Interrupted } else { Outcome::Right })
     }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 use trifuse::Result;
-use trifuse::backend::Backend;
+use trifuse::backends::AnyDevice;
 use trifuse::llm::perplexity::{Loss, mean};
 use trifuse::llm::{Context, Difference, Model};
 
@@ -74,16 +74,16 @@ pub struct Against {
 ///
 /// # Errors
 /// A device that fails.
-pub fn score<'a, B: Backend>(
-    (name, model): (&str, &mut Model<B>),
-    mut baseline: Option<&mut Model<B>>,
+pub fn score<'a>(
+    (name, model): (&str, &mut Model<AnyDevice>),
+    mut baseline: Option<&mut Model<AnyDevice>>,
     (text, cut): (&'a Path, &[Vec<u32>]),
     (progress, interrupt): (&Progress, &Interrupt),
 ) -> Result<Option<Text<'a>>> {
     let length = cut.first().map_or(1, Vec::len);
     let started = Instant::now();
     let mut context = model.context(length)?;
-    let mut other: Option<Context<B>> = baseline.as_mut().map(|baseline| baseline.context(length)).transpose()?;
+    let mut other: Option<Context<AnyDevice>> = baseline.as_mut().map(|baseline| baseline.context(length)).transpose()?;
     let (mut losses, mut more, mut apart, mut all) = (Vec::new(), Vec::new(), Vec::new(), Vec::<Difference>::new());
     for window in cut {
         if interrupt.asked() {

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 use trifuse::adapters::engine::AdapterSource;
-use trifuse::backend::Backend;
+use trifuse::backends::AnyDevice;
 use trifuse::llm::Model;
 use trifuse::llm::engine::{Engine, EngineOptions, Output, Request};
 use trifuse::{Error, Result};
@@ -71,7 +71,7 @@ pub struct Speed {
 ///
 /// # Errors
 /// Prompts and answers that are longer than the model's context; targets that the model does not have; a device that fails.
-pub fn measure<B: Backend>(name: &str, model: Model<B>, load: &Load, first: &mut Option<Instant>, interrupt: &Interrupt) -> Result<Vec<Speed>> {
+pub fn measure(name: &str, model: Model<AnyDevice>, load: &Load, first: &mut Option<Instant>, interrupt: &Interrupt) -> Result<Vec<Speed>> {
     let seats = load.batch.iter().copied().max().unwrap_or(1);
     let context = load.prompt as usize + load.answer as usize;
     let most = load.drawn_adapters.iter().copied().max().unwrap_or(0);
@@ -95,8 +95,8 @@ pub fn measure<B: Backend>(name: &str, model: Model<B>, load: &Load, first: &mut
 }
 
 /// Runs a batch to its end; `None` where that was interrupted. A salt of its own keeps it from the pages of those before.
-fn run<B: Backend>(
-    (name, engine): (&str, &mut Engine<B>),
+fn run(
+    (name, engine): (&str, &mut Engine<AnyDevice>),
     load: &Load,
     (batch, adapters): (u32, u32),
     salt: u64,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use trifuse::backend::Backend;
+use trifuse::backends::AnyDevice;
 use trifuse::llm::{Config, Files, Model, Ranks};
 use trifuse::shrink::repair::{Padded, Target};
 use trifuse::{DType, Result};
@@ -42,7 +42,7 @@ impl Variant {
     ///
     /// # Errors
     /// The errors of [`Model::open`].
-    pub fn model<B: Backend>(&self, device: Arc<B>, dtype: DType) -> Result<Model<B>> {
+    pub fn model(&self, device: Arc<AnyDevice>, dtype: DType) -> Result<Model<AnyDevice>> {
         if !self.repaired {
             return Model::open(device, &self.files, dtype);
         }

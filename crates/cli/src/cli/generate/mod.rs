@@ -7,8 +7,8 @@ use std::io::{ErrorKind, IsTerminal, Read, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use trifuse::backend::Backend;
-use trifuse::backends::{Choice, Visit};
+use trifuse::backends::{AnyDevice, Choice};
+use trifuse::device::Device;
 use trifuse::llm::engine::{Engine, EngineOptions};
 use trifuse::llm::sample::SamplingParams;
 use trifuse::llm::{Files, Model, Structure, Structures};
@@ -85,15 +85,15 @@ fn share(text: &str) -> Result<f32, String> {
 
 impl Writing {
     /// What the model computes in on this device.
-    pub fn dtype<B: Backend>(&self, backend: &B) -> DType {
-        self.dtype.or(backend.hints().dtype).unwrap_or(DType::F32)
+    pub fn dtype(&self, device: &AnyDevice) -> DType {
+        self.dtype.or(device.hints().dtype).unwrap_or(DType::F32)
     }
 
     /// A speaker with room for a text of `room` tokens.
     ///
     /// # Errors
     /// More room than the model was made for; a form that cannot be; adapters of another model, or none of that name; no device memory.
-    pub fn speaker<'a, B: Backend>(&'a self, model: Model<B>, files: &'a Files, room: usize, output: &Output) -> Result<Speaker<'a, B>> {
+    pub fn speaker<'a>(&'a self, mut model: Model<AnyDevice>, files: &'a Files, room: usize, output: &Output) -> Result<Speaker<'a>> {
         let Self { temperature, top_k, top_p, seed, .. } = *self;
         let sampling = SamplingParams { temperature, top_k, top_p, seed, ..SamplingParams::default() };
         let grammar = match self.structure()? {
@@ -102,9 +102,10 @@ impl Writing {
         };
         let Found { source, refused, notes } = Found::at(&self.adapters, &self.model, &|path, shape| files.config.fits(path, shape))?;
         notes.into_iter().for_each(|note| output.note(note));
+        let backend = model.session().device().backend();
         let engine = Engine::new(model, EngineOptions::default().with_seats(1).with_context(Some(room)), source)?;
         let adapter = self.named(engine.adapters().collect(), &refused)?;
-        Ok(Speaker::new(engine, files, How { sampling, grammar, adapter }, &self.stop))
+        Ok(Speaker::new((engine, backend), files, How { sampling, grammar, adapter }, &self.stop))
     }
 
     /// The adapter that answers, of those that are `known`.
@@ -170,7 +171,7 @@ pub fn run(args: &Args, backend: &Choice, output: &Output) -> Result<Outcome> {
         }
     }
     let files = Files::open(&args.writing.model)?;
-    backend.open(Job { args, output, interrupt, files: &files, prompt: &prompt })
+    Job { args, output, interrupt, files: &files, prompt: &prompt }.on(backend.open_any()?)
 }
 
 struct Job<'a> {
@@ -181,10 +182,8 @@ struct Job<'a> {
     prompt: &'a str,
 }
 
-impl Visit for Job<'_> {
-    type Out = Outcome;
-
-    fn visit<B: Backend>(self, backend: B) -> Result<Outcome> {
+impl Job<'_> {
+    fn on(self, device: AnyDevice) -> Result<Outcome> {
         let Self { args, output, interrupt, files, prompt } = self;
         let ids = files.tokenizer.encode(prompt, true)?;
         if ids.is_empty() {
@@ -192,8 +191,8 @@ impl Visit for Job<'_> {
         }
         let most = args.writing.max_tokens as usize;
         let room = (ids.len() + most).min(files.config.context);
-        let dtype = args.writing.dtype(&backend);
-        let model = Model::open(Arc::new(backend), files, dtype)?;
+        let dtype = args.writing.dtype(&device);
+        let model = Model::open(Arc::new(device), files, dtype)?;
         let mut speaker = args.writing.speaker(model, files, room, output)?;
         let answer = speaker.answer(&ids, most, &interrupt, &mut |part| if output.is_json() { Ok(()) } else { show(part) });
         let answer = match answer {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use serde::Serialize;
-use trifuse::backend::Backend;
+use trifuse::backends::AnyDevice;
 use trifuse::llm::engine::{Engine, Output, Request};
 use trifuse::llm::sample::SamplingParams;
 use trifuse::llm::schedule::Finish as Reason;
@@ -56,9 +56,10 @@ impl Answer {
 }
 
 /// A model, and how tokens are chosen. Texts that begin alike share what was computed of them.
-pub struct Speaker<'a, D: Backend> {
+pub struct Speaker<'a> {
     pub files: &'a Files,
-    engine: Engine<D>,
+    engine: Engine<AnyDevice>,
+    backend: &'static str,
     how: How,
     stops: &'a [String],
 }
@@ -73,10 +74,10 @@ pub struct How {
     pub adapter: Option<String>,
 }
 
-impl<'a, D: Backend> Speaker<'a, D> {
-    /// A speaker that answers by an engine of the model.
-    pub fn new(engine: Engine<D>, files: &'a Files, how: How, stops: &'a [String]) -> Self {
-        Self { files, engine, how, stops }
+impl<'a> Speaker<'a> {
+    /// A speaker that answers by an engine of the model on a backend of that name.
+    pub fn new((engine, backend): (Engine<AnyDevice>, &'static str), files: &'a Files, how: How, stops: &'a [String]) -> Self {
+        Self { files, engine, backend, how, stops }
     }
 
     /// Tokens that there is room for.
@@ -138,7 +139,7 @@ impl<'a, D: Backend> Speaker<'a, D> {
             tokens,
             first_token_seconds: first.as_secs_f64(),
             tokens_per_second: (later > 0).then(|| later as f64 / (all - first).as_secs_f64()),
-            backend: D::NAME,
+            backend: self.backend,
             dtype: self.engine.model().dtype(),
         })
     }

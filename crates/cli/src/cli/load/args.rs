@@ -112,7 +112,8 @@ fn number(text: &str) -> Option<f64> {
     text.parse::<f64>().ok().filter(|value| value.is_finite())
 }
 
-fn positive(text: &str) -> Result<f64, String> {
+/// A number above 0.
+pub fn positive(text: &str) -> Result<f64, String> {
     number(text).filter(|value| (1e-3..=1e7).contains(value)).ok_or_else(|| "expected a number of 0.001 to 10000000".into())
 }
 

@@ -2,12 +2,12 @@
 
 mod address;
 mod answers;
-mod args;
+pub(super) mod args;
 mod arrivals;
-mod attention;
+pub(super) mod attention;
 mod caller;
 mod cpu;
-mod histogram;
+pub(super) mod histogram;
 mod picture;
 mod questions;
 mod report;

@@ -10,13 +10,13 @@ mod tests;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use serde::Serialize;
 use trifuse::adapters::engine::AdapterId;
-use trifuse::backend::Backend;
-use trifuse::backends::{Choice, Visit};
-use trifuse::device::Kind;
+use trifuse::backends::{AnyDevice, Choice};
+use trifuse::device::{Device, Kind};
 use trifuse::model::{Encoder, EncoderOptions, Text, find};
 use trifuse::{DType, Error, Result};
 use trifuse_serve::operations::{Operate, OperationsModel, Operator};
@@ -69,7 +69,7 @@ pub fn run(args: &Args, devices: &Devices, output: &Output) -> Result<Outcome> {
     config.limits.drain_timeout = Duration::from_secs_f64(args.drain_timeout);
     config.client_shm = args.allow_client_shm;
     config.vllm_metrics = args.metrics_compat == Some(Compat::Vllm);
-    let (notes, told) = std::sync::mpsc::channel();
+    let (notes, told) = channel();
     let mut models = Models::default();
     let mut names = Vec::new();
     if let Some(model) = &args.model {
@@ -82,7 +82,7 @@ pub fn run(args: &Args, devices: &Devices, output: &Output) -> Result<Outcome> {
                 let (model, adapters, notes) = (model.clone(), args.adapters.clone(), notes.clone());
                 let job = Open { model, adapters, room, dtype: args.dtype, batch_tokens: args.batch_tokens, notes };
                 let own = device.clone();
-                let open: trifuse_serve::Open = Box::new(move || own.open(job));
+                let open: trifuse_serve::Open = Box::new(move || job.on(own.open_any()?));
                 Ok((device_name(device)?, open))
             };
             let devices = devices.all().iter().map(open).collect::<Result<Vec<_>>>()?;
@@ -94,7 +94,7 @@ pub fn run(args: &Args, devices: &Devices, output: &Output) -> Result<Outcome> {
         // Regions lie on one device, so that operations have the first alone.
         let first = devices.all().first().cloned().unwrap_or(Choice::Auto);
         let device = device_name(&first)?;
-        let open = Box::new(move || first.open(OpenOperations { notes }));
+        let open = Box::new(move || operator(first.open_any()?, &notes));
         models.operations = Some(OperationsModel { device, open, region_bytes: args.region_bytes });
         names.push("op.attention".into());
     }
@@ -147,46 +147,35 @@ struct Open {
     dtype: Option<DType>,
     batch_tokens: Option<u32>,
     /// What is to be told of it.
-    notes: std::sync::mpsc::Sender<String>,
+    notes: Sender<String>,
 }
 
-impl Visit for Open {
-    type Out = Opened;
-
-    fn visit<B: Backend>(self, backend: B) -> Result<Opened> {
+impl Open {
+    fn on(self, device: AnyDevice) -> Result<Opened> {
         let note = |text: String| drop(self.notes.send(text));
-        let hints = backend.hints();
+        let (backend, hints) = (device.backend(), device.hints());
         let dtype = self.dtype.or(hints.dtype).unwrap_or(DType::F32);
-        let warm = backend.caps().kind != Kind::Cpu;
+        let warm = device.caps().kind != Kind::Cpu;
         let folder = find(&self.model)?;
         let reserve = self.room.unwrap_or(0);
-        let mut encoder = Encoder::open(Arc::new(backend), &folder, EncoderOptions { dtype, reserve, ..EncoderOptions::default() })?;
+        let mut encoder = Encoder::open(Arc::new(device), &folder, EncoderOptions { dtype, reserve, ..EncoderOptions::default() })?;
         let text = Text::open(&folder, encoder.config())?;
         let attached = Adapters::attach(&mut encoder, &self.model, &self.adapters, self.room.is_some())?;
         attached.notes().iter().for_each(|text| note(text.clone()));
         attached.refused().for_each(|(name, reason)| note(format!("adapter {name} is left out: {reason}")));
         let about = |id: &AdapterId| encoder.engine().and_then(|engine| about(&*engine.encoded(*id).ok()?));
         let adapters = generations(attached.attached(), &about, &self.adapters)?;
-        note(format!("{dtype} on {}, {} adapters", B::NAME, adapters.len()));
+        note(format!("{dtype} on {backend}, {} adapters", adapters.len()));
         let (width, vocabulary) = (encoder.config().hidden as usize, encoder.config().vocabulary);
         let batch_tokens = self.batch_tokens.or(hints.batch_tokens).unwrap_or(BATCH_TOKENS) as usize;
         Ok(Opened { embedder: Box::new(encoder), text, adapters, width, vocabulary, batch_tokens, warm })
     }
 }
 
-/// Opens the device of operations on their thread.
-struct OpenOperations {
-    /// What is to be told of it.
-    notes: std::sync::mpsc::Sender<String>,
-}
-
-impl Visit for OpenOperations {
-    type Out = Box<dyn Operate>;
-
-    fn visit<B: Backend>(self, backend: B) -> Result<Box<dyn Operate>> {
-        drop(self.notes.send(format!("operations on {}, {}", B::NAME, backend.caps().name)));
-        Ok(Box::new(Operator::new(Arc::new(backend))?))
-    }
+/// What runs operations on a device, and tells of it.
+fn operator(device: AnyDevice, notes: &Sender<String>) -> Result<Box<dyn Operate>> {
+    drop(notes.send(format!("operations on {}, {}", device.backend(), device.caps().name)));
+    Ok(Box::new(Operator::new(Arc::new(device))?))
 }
 
 impl Report for Served {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use trifuse::adapters::engine::ForModel;
-use trifuse::backend::Backend;
-use trifuse::backends::Visit;
+use trifuse::backends::AnyDevice;
+use trifuse::device::Device;
 use trifuse::llm::engine::{Engine, EngineOptions};
 use trifuse::llm::{Files, Model};
 use trifuse::model::find;
@@ -47,7 +47,7 @@ pub fn is_speaker(model: &Path) -> Result<bool> {
 pub fn open(args: &Args, devices: &Devices, model: &Path, name: &str, notes: &Sender<String>) -> Result<LanguageModel> {
     let (mut engines, mut speech) = (Vec::new(), None);
     for device in devices.all() {
-        let (engine, own) = device.open(Open { args, model, name, device: device_name(device)?, notes })?;
+        let (engine, own) = Open { args, model, name, at: device_name(device)?, notes }.on(device.open_any()?)?;
         engines.push(engine);
         speech.get_or_insert(own);
     }
@@ -59,18 +59,17 @@ struct Open<'a> {
     args: &'a Args,
     model: &'a Path,
     name: &'a str,
-    device: String,
+    /// The device's name.
+    at: String,
     /// What is to be told of it.
     notes: &'a Sender<String>,
 }
 
-impl Visit for Open<'_> {
-    type Out = (EngineOn, Speech);
-
-    fn visit<B: Backend>(self, backend: B) -> Result<(EngineOn, Speech)> {
-        let Self { args, model, name, device, notes } = self;
+impl Open<'_> {
+    fn on(self, device: AnyDevice) -> Result<(EngineOn, Speech)> {
+        let Self { args, model, name, at, notes } = self;
         let note = |text: String| drop(notes.send(text));
-        let hints = backend.hints();
+        let (backend, hints) = (device.backend(), device.hints());
         let dtype = args.dtype.or(hints.dtype).unwrap_or(DType::F32);
         let files = Files::open(model)?;
         let found = Found::at(&args.adapters, model, &|path, shape| files.config.fits(path, shape))?;
@@ -85,12 +84,12 @@ impl Visit for Open<'_> {
             options = options.with_reserve(args.adapter_room);
             source = Some(Box::new(ForModel::new(source, (0..files.config.layers).flat_map(|layer| files.config.projections(layer)))));
         }
-        let engine = Engine::new(Model::open(Arc::new(backend), &files, dtype)?, options, source)?;
+        let engine = Engine::new(Model::open(Arc::new(device), &files, dtype)?, options, source)?;
         let known = |name: &String| about(&*engine.encoded_adapter(name).ok()?);
         let adapters = generations(engine.adapters().map(|name| (name, name.to_owned())), &known, &args.adapters)?;
-        note(format!("{dtype} on {}, {} adapters, {} requests of {context} tokens at once", B::NAME, adapters.len(), args.seats));
+        note(format!("{dtype} on {backend}, {} adapters, {} requests of {context} tokens at once", adapters.len(), args.seats));
         let Files { tokenizer, template, ends, .. } = files;
-        let engine = EngineOn::start(device, engine)?;
+        let engine = EngineOn::start(at, engine)?;
         Ok((engine, Speech { name: name.to_owned(), tokenizer, template, ends, adapters }))
     }
 }

@@ -8,8 +8,7 @@ use std::sync::Arc;
 
 use regex::Regex;
 use serde_json::{Value, json};
-use trifuse::backend::Backend;
-use trifuse::backends::{Choice, Visit};
+use trifuse::backends::{AnyDevice, Choice};
 use trifuse::llm::{Beside, Dense, Files, Model, WeightSource};
 use trifuse::shrink::factor::Method;
 use trifuse::shrink::moments::Moments;
@@ -115,7 +114,8 @@ pub fn run(args: &Args, backend: &Choice, output: &Output) -> Result<Outcome> {
     if !files.config.ranks.is_empty() {
         return Err(Error::input(&args.model, "expected a model of whole matrices, found factored projections: give the model that they are of"));
     }
-    let done = backend.open(Job { args, output, interrupt: &interrupt, files: &files, beside: &beside, leave: leave.as_ref() });
+    let job = Job { args, output, interrupt: &interrupt, files: &files, beside: &beside, leave: leave.as_ref() };
+    let done = backend.open_any().and_then(|device| job.on(device));
     if done.is_err() && interrupt.asked() {
         return Ok(Outcome::interrupted(output, &args.output));
     }
@@ -137,7 +137,7 @@ impl Job<'_> {
     }
 
     /// What is known of what the projections read.
-    fn moments<B: Backend>(&self, model: &mut Model<B>, texts: Option<&Texts>) -> Result<Moments> {
+    fn moments(&self, model: &mut Model<AnyDevice>, texts: Option<&Texts>) -> Result<Moments> {
         if let Some(path) = &self.args.moments {
             return Moments::open(path, &self.files.config);
         }
@@ -150,7 +150,7 @@ impl Job<'_> {
     }
 
     /// What each rank of each projection loses.
-    fn curves<B: Backend>(&self, model: &mut Model<B>, subject: &Subject<'_>, chosen: &[Chosen], texts: Option<&Texts>) -> Result<Vec<Curve>> {
+    fn curves(&self, model: &mut Model<AnyDevice>, subject: &Subject<'_>, chosen: &[Chosen], texts: Option<&Texts>) -> Result<Vec<Curve>> {
         let gradients = subject.moments.has_gradients();
         let progress = Progress::new(self.output, "factoring", chosen.len() as u64);
         match texts.map(|texts| &texts.probe).filter(|probe| !probe.is_empty() && !gradients) {
@@ -166,7 +166,7 @@ impl Job<'_> {
     }
 
     /// How the shrunk model differs from the model on held-out text: both are run, one after the other, in the same memory.
-    fn measured<B: Backend>(&self, model: &mut Model<B>, pairs: &Pairs, texts: Option<&Texts>) -> Result<Option<Measured>> {
+    fn measured(&self, model: &mut Model<AnyDevice>, pairs: &Pairs, texts: Option<&Texts>) -> Result<Option<Measured>> {
         let Some(windows) = texts.map(|texts| &texts.held_out).filter(|windows| !windows.is_empty()) else { return Ok(None) };
         let shrunk = Shrunk::new(self.files.weights.as_ref(), pairs);
         let progress = Progress::new(self.output, "measuring", 2 * windows.len() as u64);
@@ -193,12 +193,10 @@ impl Job<'_> {
     }
 }
 
-impl Visit for Job<'_> {
-    type Out = Outcome;
-
-    fn visit<B: Backend>(self, backend: B) -> Result<Outcome> {
+impl Job<'_> {
+    fn on(self, device: AnyDevice) -> Result<Outcome> {
         let Self { args, files, .. } = &self;
-        let mut model = Model::open(Arc::new(backend), files, DType::F32)?;
+        let mut model = Model::open(Arc::new(device), files, DType::F32)?;
         let texts = args.calibration.texts(files)?;
         let moments = self.moments(&mut model, texts.as_ref())?;
         let subject = Subject { config: &files.config, source: files.weights.as_ref(), moments: &moments, method: args.factors.into() };

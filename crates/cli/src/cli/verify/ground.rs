@@ -1,10 +1,10 @@
-//! A backend that cases and tests are run on, whatever its type.
+//! A backend that cases and tests are run on.
 
 use std::sync::Arc;
 
-use trifuse::backends::Visit;
+use trifuse::backends::{AnyDevice, Choice};
 use trifuse::session::Session;
-use trifuse::{Error, Result, backend};
+use trifuse::{Error, Result};
 use trifuse_cli::verify::{Check, NAMES, Relaunch, Samples, Verdict, launch, run};
 use trifuse_testkit::cases::Problem;
 use trifuse_testkit::conformance::{Mode, Outcome, Subject, plan_ahead, run_drawn};
@@ -15,36 +15,37 @@ use super::report::Cell;
 pub type Planner = Box<dyn Fn(&Problem) + Send + Sync>;
 
 /// A device with its session.
-pub trait Ground {
+pub struct Ground(Session<AnyDevice>);
+
+impl Ground {
+    /// Opens a device.
+    ///
+    /// # Errors
+    /// A backend that is not there; a device that does not work.
+    pub fn open(choice: &Choice) -> Result<Self> {
+        Ok(Self(Session::new(Arc::new(choice.open_any()?))?))
+    }
+
     /// The backend's name.
-    fn backend(&self) -> &'static str;
+    pub fn backend(&self) -> &'static str {
+        self.0.device().backend()
+    }
+
     /// The device's name.
-    fn device(&self) -> String;
+    pub fn device(&self) -> String {
+        self.0.caps().name.clone()
+    }
+
     /// What compiles the kernels of a case, on whatever thread; nothing where no compiler takes long.
-    fn planner(&self) -> Option<Planner>;
-    /// Runs a case whose operands are drawn; a case that could not be drawn fails.
-    fn case(&mut self, subject: &Subject, problem: Result<&Problem, &Error>) -> Cell;
-    /// Runs one of the six tests.
-    fn test(&mut self, number: u8, samples: &Samples, relaunch: Option<&Relaunch>) -> Check;
-}
-
-impl<B: backend::Backend> Ground for Session<B> {
-    fn backend(&self) -> &'static str {
-        B::NAME
-    }
-
-    fn device(&self) -> String {
-        self.caps().name.clone()
-    }
-
-    fn planner(&self) -> Option<Planner> {
-        let device = Arc::clone(Session::device(self));
+    pub fn planner(&self) -> Option<Planner> {
+        let device = Arc::clone(self.0.device());
         // NVRTC takes seconds for a kernel, and keeps what it made.
-        self.caps().cuda_arch.is_some().then(|| -> Planner { Box::new(move |problem| plan_ahead(&*device, problem)) })
+        self.0.caps().cuda_arch.is_some().then(|| -> Planner { Box::new(move |problem| plan_ahead(&*device, problem)) })
     }
 
-    fn case(&mut self, subject: &Subject, problem: Result<&Problem, &Error>) -> Cell {
-        let ran = problem.map(|problem| run_drawn(self, subject, problem, None, Mode::Direct));
+    /// Runs a case whose operands are drawn; a case that could not be drawn fails.
+    pub fn case(&mut self, subject: &Subject, problem: Result<&Problem, &Error>) -> Cell {
+        let ran = problem.map(|problem| run_drawn(&mut self.0, subject, problem, None, Mode::Direct));
         match ran {
             Ok(Ok(Outcome::Passed(outputs))) => Cell::passed(outputs.iter().map(|(_, metrics)| metrics)),
             Ok(Ok(Outcome::Failed { why })) => Cell::Failed { why },
@@ -54,31 +55,18 @@ impl<B: backend::Backend> Ground for Session<B> {
         }
     }
 
-    fn test(&mut self, number: u8, samples: &Samples, relaunch: Option<&Relaunch>) -> Check {
+    /// Runs one of the six tests.
+    pub fn test(&mut self, number: u8, samples: &Samples, relaunch: Option<&Relaunch>) -> Check {
         let name = NAMES[usize::from(number) - 1];
         let failed = |error: Error| Check { number, name, verdict: Verdict::Failed(error.to_string()), figures: Vec::new() };
-        run(number, self, samples, relaunch).unwrap_or_else(failed)
+        run(number, &mut self.0, samples, relaunch).unwrap_or_else(failed)
     }
-}
 
-/// Opens a device.
-pub struct Open;
-
-impl Visit for Open {
-    type Out = Box<dyn Ground>;
-
-    fn visit<B: backend::Backend>(self, backend: B) -> Result<Self::Out> {
-        Ok(Box::new(Session::new(Arc::new(backend))?))
-    }
-}
-
-/// One case of test 3.
-pub struct Launch<'a>(pub &'a str);
-
-impl Visit for Launch<'_> {
-    type Out = ();
-
-    fn visit<B: backend::Backend>(self, backend: B) -> Result<()> {
-        launch(&mut Session::new(Arc::new(backend))?, self.0)
+    /// Runs one case of test 3.
+    ///
+    /// # Errors
+    /// A case that there is not; a wrong answer; what the device reports.
+    pub fn launch(&mut self, what: &str) -> Result<()> {
+        launch(&mut self.0, what)
     }
 }

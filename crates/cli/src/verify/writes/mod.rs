@@ -86,7 +86,7 @@ pub fn launch<B: Backend>(session: &mut Session<B>, what: &str) -> Result<()> {
 
 pub fn check<B: Backend>(session: &mut Session<B>, name: &'static str, relaunch: Option<&Relaunch>) -> Result<Check> {
     let skipped = |why: String| Check { number: 3, name, verdict: Verdict::Skipped(why), figures: Vec::new() };
-    if B::NAME != "cuda" {
+    if session.caps().cuda_arch.is_none() {
         return Ok(skipped("hardware counters need a CUDA device and Nsight Compute".into()));
     }
     let Some(relaunch) = relaunch else {

@@ -8,7 +8,7 @@ mod sets;
 pub use options::{Options, Shape};
 pub use proof::{Proven, prove};
 pub use resident::Resident;
-pub use sets::Sets;
+pub use sets::{DTYPE, Part, Sets};
 
 /// The operation's name among the models of the open inference protocol.
 pub const NAME: &str = "op.attention";

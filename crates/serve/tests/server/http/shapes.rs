@@ -6,7 +6,7 @@ use trifuse::model::Row;
 use trifuse_serve::queueing::batch::{Grid, Shape, take};
 use trifuse_serve::queueing::queues::{Queues, Tenant};
 
-use super::support::tiny::{self, MAX_TOKENS};
+use crate::support::tiny::{self, MAX_TOKENS};
 
 /// The encoder's own name of the class in which a batch of these lengths runs.
 fn class(encoder: &mut trifuse::model::Encoder<trifuse::backends::cpu::Cpu>, lengths: &[usize]) -> String {

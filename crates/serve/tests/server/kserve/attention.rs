@@ -6,7 +6,8 @@ use trifuse::ops::Attention;
 use trifuse::ops::checksum::checksum;
 
 use super::case::{Blocks, Case, dense, listed, mapped, name};
-use super::{Running, error, infer, parts, send};
+use super::{error, infer, parts, send};
+use crate::Running;
 
 /// The bytes of the numbers of an output in JSON.
 fn encoded(dtype: DType, output: &Value) -> Vec<u8> {
@@ -16,7 +17,7 @@ fn encoded(dtype: DType, output: &Value) -> Vec<u8> {
 
 #[test]
 fn every_type_and_form_has_the_bits_of_the_library_and_is_right() {
-    let server = Running::new();
+    let server = Running::operating();
     let mut client = server.client();
     for dtype in DType::ALL {
         for case in [dense(dtype), mapped(dtype), listed(dtype)] {
@@ -47,7 +48,7 @@ fn every_type_and_form_has_the_bits_of_the_library_and_is_right() {
 
 #[test]
 fn blocks_that_change_are_not_those_of_the_query_before() {
-    let server = Running::new();
+    let server = Running::operating();
     let mut client = server.client();
     let case = mapped(DType::F32);
     let Blocks::Map(bytes, shape) = case.blocks.clone() else { panic!("a map") };
@@ -68,7 +69,7 @@ fn blocks_that_change_are_not_those_of_the_query_before() {
 
 #[test]
 fn three_dimensions_are_four_with_the_number_of_heads() {
-    let server = Running::new();
+    let server = Running::operating();
     let mut client = server.client();
     let case = Case::new(Attention::dense(DType::F32, 1, [4, 2], [3, 7], 8).with_scale(0.25f32), Blocks::All);
     let mut request = case.in_json();
@@ -83,7 +84,7 @@ fn three_dimensions_are_four_with_the_number_of_heads() {
 
 #[test]
 fn many_shapes_at_once_each_have_their_own_answer() {
-    let server = Running::new();
+    let server = Running::operating();
     let ask = |seed: u64| {
         let mut client = server.client();
         for at in 0..20 {
@@ -103,7 +104,7 @@ fn many_shapes_at_once_each_have_their_own_answer() {
 
 #[test]
 fn what_is_not_sound_is_400_and_says_why() {
-    let server = Running::new();
+    let server = Running::operating();
     let mut client = server.client();
     let case = mapped(DType::F32);
     let with = |change: &dyn Fn(&mut Value)| {

@@ -5,8 +5,9 @@ use trifuse::DType;
 use trifuse::ops::checksum::checksum;
 
 use super::case::{Blocks, Case, dense, listed, mapped};
-use super::support::client::Client;
-use super::{REGION_BYTES, Running, error, infer, parts, send};
+use super::{REGION_BYTES, error, infer, parts, send};
+use crate::Running;
+use crate::support::client::Client;
 
 fn put(client: &mut Client, name: &str, query: &str, bytes: &[u8]) -> u16 {
     send(client, "PUT", &format!("/v2/trifuse/regions/{name}{query}"), &[("content-type", "application/octet-stream")], bytes).status
@@ -33,7 +34,7 @@ fn resident(case: &Case) -> (Value, Vec<u8>) {
 
 #[test]
 fn tensors_that_lie_on_the_device_give_the_same_bits() {
-    let server = Running::new();
+    let server = Running::operating();
     let mut client = server.client();
     for dtype in DType::ALL {
         for case in [dense(dtype), mapped(dtype), listed(dtype)] {
@@ -56,7 +57,7 @@ fn tensors_that_lie_on_the_device_give_the_same_bits() {
 
 #[test]
 fn blocks_may_lie_on_the_device_too() {
-    let server = Running::new();
+    let server = Running::operating();
     let mut client = server.client();
     for case in [mapped(DType::F16), listed(DType::F16)] {
         let (mut request, all) = resident(&case);
@@ -84,7 +85,7 @@ fn blocks_may_lie_on_the_device_too() {
 
 #[test]
 fn a_region_is_made_read_written_replaced_and_removed() {
-    let server = Running::new();
+    let server = Running::operating();
     let mut client = server.client();
     assert_eq!(put(&mut client, "a", "", b"12345678"), 200);
     assert_eq!(client.get("/v2/trifuse/regions/a").json(), json!({"name": "a", "byte_size": 8}));
@@ -121,7 +122,7 @@ fn a_region_is_made_read_written_replaced_and_removed() {
 
 #[test]
 fn more_than_the_quota_is_413_and_room_comes_back() {
-    let server = Running::new();
+    let server = Running::operating();
     let mut client = server.client();
     assert_eq!(put(&mut client, "a", &format!("?byte_size={}", REGION_BYTES / 2), b""), 200);
     assert_eq!(put(&mut client, "b", &format!("?byte_size={}", REGION_BYTES / 2), b""), 200);
@@ -136,7 +137,7 @@ fn more_than_the_quota_is_413_and_room_comes_back() {
 
 #[test]
 fn a_place_outside_of_its_region_is_refused() {
-    let server = Running::new();
+    let server = Running::operating();
     let mut client = server.client();
     let case = dense(DType::F32);
     let (request, all) = resident(&case);

@@ -16,9 +16,9 @@ use trifuse_serve::queueing::ticket::Failure;
 use trifuse_serve::{Handle, LanguageModel};
 
 use super::faults::until;
-use super::support::client::Client;
-use super::support::writer;
 use super::writes;
+use crate::support::client::Client;
+use crate::support::writer;
 
 /// Allows every token, after what it does to the threads of some engines when a token is drawn there.
 #[derive(Clone, Debug)]

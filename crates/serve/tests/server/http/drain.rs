@@ -7,10 +7,10 @@ use std::time::Duration;
 use serde_json::json;
 use trifuse_serve::queueing::ledger::{Ledger, Outcome};
 
-use super::Running;
 use super::embeddings::bits;
-use super::support::client::Client;
-use super::support::tiny::{ADAPTERS, NAME, Reference};
+use crate::Running;
+use crate::support::client::Client;
+use crate::support::tiny::{ADAPTERS, NAME, Reference};
 
 #[derive(Debug, Default)]
 struct Seen {

@@ -11,10 +11,10 @@ use trifuse_serve::generate::Generate;
 use trifuse_serve::queueing::ledger::Outcome;
 use trifuse_serve::{Config, Handle, Keys, Server};
 
-use super::config;
 use super::faults::until;
-use super::support::client::{Answer, Client};
-use super::support::parrot::Parrot;
+use crate::config;
+use crate::support::client::{Answer, Client};
+use crate::support::parrot::Parrot;
 
 const KEYS: [&str; 2] = ["loud", "quiet"];
 

@@ -13,7 +13,8 @@ use trifuse_serve::operations::{Operate, Operator, Ran};
 use trifuse_serve::queueing::ledger::Outcome;
 
 use super::case::{Blocks, Case, dense};
-use super::{Running, error, infer, operator, parts, send};
+use super::{error, infer, operator, parts, send};
+use crate::Running;
 
 /// A door before the device.
 #[derive(Default)]
@@ -79,7 +80,7 @@ fn behind() -> (Running, Arc<Door>) {
 pub fn behind_with(set: impl FnOnce(&mut Config)) -> (Running, Arc<Door>) {
     let door = Arc::new(Door::default());
     let own = Arc::clone(&door);
-    (Running::with(set, move || Box::new(Doored(operator(), own, VecDeque::new()))), door)
+    (Running::operating_with(set, move || Box::new(Doored(operator(), own, VecDeque::new()))), door)
 }
 
 #[test]

@@ -10,10 +10,10 @@ use trifuse::adapters::peft::LoraAdapter;
 use trifuse_serve::queueing::ledger::Outcome;
 use trifuse_serve::{AdapterRoot, Keys};
 
-use super::Running;
 use super::embeddings::bits;
-use super::support::client::Answer;
-use super::support::tiny::{self, NAME, Reference, WIDTH, peft};
+use crate::Running;
+use crate::support::client::Answer;
+use crate::support::tiny::{self, NAME, Reference, WIDTH, peft};
 
 /// A folder with the adapters `one` and `two` of two contents, and `wide`, which is of another model.
 fn root() -> tempfile::TempDir {

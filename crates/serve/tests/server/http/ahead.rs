@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use trifuse::Error;
 use trifuse_serve::queueing::ledger::Outcome;
-use trifuse_serve::{EmbeddingModel, Opened, Server};
+use trifuse_serve::{EmbeddingModel, Models, Opened};
 
 use super::embeddings::bits;
-use super::support::faulty::around;
-use super::support::tiny::{self, ADAPTERS, NAME, Reference};
-use super::{Running, config};
+use crate::support::faulty::around;
+use crate::support::tiny::{self, ADAPTERS, NAME, Reference};
+use crate::{Running, config};
 
 /// What a device was asked, in order: `b` for a batch, `w` for a wait.
 type Asked = Arc<Mutex<String>>;
@@ -93,7 +93,7 @@ fn a_device_that_fails_fails_all_that_it_had_and_another_does_it() {
             if devices == 2 {
                 model = model.and("cpu:0", tiny::opens(folder.path(), kept(&Asked::default(), |_| None)));
             }
-            let server = Running { handle: Some(Server::start(config(|_| {}), Some(model), None).unwrap()), folder };
+            let server = Running::start(config(|_| {}), folder, Models { embeddings: Some(model), ..Models::default() });
             let (ask, wanted) = long(&mut Reference::new(server.folder.path()), NAME);
             if devices == 2 {
                 let began = Instant::now();

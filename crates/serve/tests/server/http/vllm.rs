@@ -7,10 +7,10 @@ use serde_json::json;
 use trifuse_serve::generate::Generate;
 use trifuse_serve::{Handle, Server};
 
-use super::config;
 use super::faults::until;
-use super::support::client::Client;
-use super::support::parrot::Parrot;
+use crate::config;
+use crate::support::client::Client;
+use crate::support::parrot::Parrot;
 
 /// The labels and the value of each sample, by its name.
 type Samples = BTreeMap<String, Vec<(BTreeMap<String, String>, f64)>>;

@@ -6,8 +6,9 @@ use serde_json::{Value, json};
 use trifuse::DType;
 
 use super::case::dense;
-use super::support::tiny::Reference;
-use super::{Running, error, infer, operator, parts, send};
+use super::{error, infer, operator, parts, send};
+use crate::Running;
+use crate::support::tiny::Reference;
 
 /// Shared memory that goes at the end of the test.
 struct Memory(PathBuf);
@@ -36,7 +37,7 @@ fn place(region: &str, offset: usize, bytes: usize) -> Value {
 
 #[test]
 fn inputs_and_outputs_may_lie_in_shared_memory() {
-    let server = Running::with(|config| config.client_shm = true, || Box::new(operator()));
+    let server = Running::operating_with(|config| config.client_shm = true, || Box::new(operator()));
     let mut client = server.client();
     assert!(client.get("/v2").json()["extensions"].as_array().unwrap().contains(&json!("system_shared_memory")));
     let case = dense(DType::F16);
@@ -73,10 +74,10 @@ fn inputs_and_outputs_may_lie_in_shared_memory() {
 
 #[test]
 fn ids_and_vectors_may_lie_in_shared_memory() {
-    let server = Running::with(|config| config.client_shm = true, || Box::new(operator()));
+    let server = Running::operating_with(|config| config.client_shm = true, || Box::new(operator()));
     let (mut client, mut reference) = (server.client(), Reference::new(server.folder.path()));
     let ids = [0i32, 4, 5, 1];
-    let width = super::support::tiny::WIDTH * 4;
+    let width = crate::support::tiny::WIDTH * 4;
     let memory = Memory::new("ids", &[&ids.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>()[..], &vec![0; width]].concat());
     let body = json!({"key": memory.key(), "byte_size": 16 + width}).to_string();
     assert_eq!(send(&mut client, "POST", "/v2/systemsharedmemory/region/ids/register", &[], body.as_bytes()).status, 200);
@@ -92,7 +93,7 @@ fn ids_and_vectors_may_lie_in_shared_memory() {
 
 #[test]
 fn keys_that_lead_elsewhere_are_refused() {
-    let server = Running::with(|config| config.client_shm = true, || Box::new(operator()));
+    let server = Running::operating_with(|config| config.client_shm = true, || Box::new(operator()));
     let mut client = server.client();
     let memory = Memory::new("keys", b"1234");
     for body in [

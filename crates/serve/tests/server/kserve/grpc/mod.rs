@@ -3,7 +3,7 @@
 mod client;
 mod connections;
 mod faults;
-#[path = "../../../src/grpc/messages.rs"]
+#[path = "../../../../src/grpc/messages.rs"]
 #[allow(dead_code, reason = "the server's own, of which tests read a part")]
 mod messages;
 
@@ -20,8 +20,9 @@ use trifuse_serve::Config;
 use trifuse_serve::operations::Operate;
 
 use super::case::{Case, dense, name as datatype_of};
-use super::support::tiny::{Reference, WIDTH};
-use super::{Running, infer, operator, parts, send};
+use super::{infer, operator, parts, send};
+use crate::Running;
+use crate::support::tiny::{Reference, WIDTH};
 
 const INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
 const SENTENCES: [&[i32]; 3] = [&[0, 4, 5, 1], &[0, 7, 1], &[9]];
@@ -35,7 +36,7 @@ fn serving(set: impl FnOnce(&mut Config), open: impl FnOnce() -> Box<dyn Operate
         config.grpc_listen = Some(([127, 0, 0, 1], 0).into());
         set(config);
     };
-    Running::with(listens, open)
+    Running::operating_with(listens, open)
 }
 
 fn started() -> Running {

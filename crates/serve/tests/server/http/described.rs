@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::Running;
-use super::support::tiny::NAME;
+use crate::Running;
+use crate::support::tiny::NAME;
 
 /// A value that a field takes, by its name.
 fn value(name: &str) -> Value {
@@ -15,7 +15,7 @@ fn value(name: &str) -> Value {
         "prompt" => json!([1]),
         "messages" => json!([{"role": "user", "content": "a"}]),
         "encoding_format" => json!("float"),
-        "dimensions" => json!(super::support::tiny::WIDTH),
+        "dimensions" => json!(crate::support::tiny::WIDTH),
         "adapters" => json!([null]),
         "max_tokens" | "max_completion_tokens" | "n" | "best_of" | "seed" | "top_k" => json!(1),
         "temperature" | "top_p" | "min_p" | "presence_penalty" | "frequency_penalty" | "repetition_penalty" => json!(0.5),

@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::support::tiny::{MAX_TOKENS, Reference, WIDTH};
-use super::{Running, error, infer, parts};
+use super::{error, infer, parts};
+use crate::Running;
+use crate::support::tiny::{MAX_TOKENS, Reference, WIDTH};
 
 const SENTENCES: [&[i32]; 3] = [&[0, 4, 5, 1], &[0, 7, 1], &[9]];
 
@@ -20,7 +21,7 @@ fn bits(bytes: &[u8]) -> Vec<Vec<u32>> {
 
 #[test]
 fn each_model_and_adapter_has_the_bits_of_the_library() {
-    let server = Running::new();
+    let server = Running::operating();
     let (mut client, mut reference) = (server.client(), Reference::new(server.folder.path()));
     for (model, adapter) in [("tiny", None), ("left", Some("left")), ("tiny:right", Some("right"))] {
         let expected: Vec<Vec<u32>> = SENTENCES.iter().map(|ids| reference.of_ids(ids, adapter)).collect();
@@ -45,7 +46,7 @@ fn each_model_and_adapter_has_the_bits_of_the_library() {
 
 #[test]
 fn a_name_that_is_not_there_is_404_and_never_the_base() {
-    let server = Running::new();
+    let server = Running::operating();
     let mut client = server.client();
     for model in ["nobody", "tiny:nobody", "left:tiny", "op.attend", "op.attention/versions/2", "tiny/versions/0", "op.attention:left"] {
         let answer = infer(&mut client, model, &json!({"inputs": padded()}), b"");
@@ -57,7 +58,7 @@ fn a_name_that_is_not_there_is_404_and_never_the_base() {
 
 #[test]
 fn what_is_not_sound_is_400() {
-    let server = Running::new();
+    let server = Running::operating();
     let mut client = server.client();
     let ids = |shape: Value, data: Value| json!({"name": "ids", "datatype": "INT32", "shape": shape, "data": data});
     let lengths = |data: Value| json!({"name": "lengths", "datatype": "INT32", "shape": [data.as_array().unwrap().len()], "data": data});

@@ -8,9 +8,10 @@ use trifuse_serve::Handle;
 use trifuse_serve::generate::{Generate, Prompt};
 use trifuse_serve::queueing::ledger::Outcome;
 
-use super::support::client::Client;
-use super::support::parrot::Parrot;
 use super::writes;
+use crate::Running;
+use crate::support::client::Client;
+use crate::support::parrot::Parrot;
 
 struct Talk {
     parrot: Arc<Parrot>,
@@ -223,7 +224,7 @@ fn what_would_change_the_answer_and_is_not_supported_is_refused() {
 
 #[test]
 fn a_model_that_does_not_write_is_not_there_on_these_routes() {
-    let (talk, server) = (Talk::new(), super::Running::new());
+    let (talk, server) = (Talk::new(), Running::new());
     let mut client = talk.client();
     for body in [json!({"model": "quiet", "prompt": "a"}), json!({"model": "parrot:quiet", "prompt": "a"})] {
         assert_eq!(client.post("/v1/completions", &body).code(), "model_not_found");

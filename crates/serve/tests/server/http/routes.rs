@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::Running;
+use crate::Running;
 
 #[test]
 fn models_are_listed_with_their_adapters() {

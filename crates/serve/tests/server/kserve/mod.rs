@@ -1,6 +1,5 @@
 //! The open inference protocol through a real socket. Vectors are compared bit for bit with the library's, and attention with the library's bits and with its
 //! definition in float64.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod attention;
 mod case;
@@ -12,29 +11,22 @@ mod protocol;
 mod regions;
 #[cfg(target_os = "linux")]
 mod shared;
-#[path = "../support/mod.rs"]
-mod support;
 mod together;
 
 use std::sync::Arc;
 
 use serde_json::Value;
-use support::client::{Answer, Client};
-use support::tiny;
-use tempfile::TempDir;
 use trifuse::backends::cpu::Cpu;
 use trifuse::device::Open;
 use trifuse_serve::operations::{Operate, OperationsModel, Operator};
-use trifuse_serve::{Config, Handle, Models, Server};
+use trifuse_serve::{Config, Models};
+
+use crate::support::client::{Answer, Client};
+use crate::support::tiny;
+use crate::{Running, config};
 
 /// Bytes that regions may have in tests.
 const REGION_BYTES: u64 = 1 << 20;
-
-/// A server that runs, and the folder of its encoder.
-struct Running {
-    handle: Option<Handle>,
-    folder: TempDir,
-}
 
 /// A device of operations on the processor.
 fn operator() -> Operator<Cpu> {
@@ -42,36 +34,16 @@ fn operator() -> Operator<Cpu> {
 }
 
 impl Running {
-    fn new() -> Self {
-        Self::with(|_| {}, || Box::new(operator()))
+    /// Serves the encoder and single operations.
+    fn operating() -> Self {
+        Self::operating_with(|_| {}, || Box::new(operator()))
     }
 
-    fn with(set: impl FnOnce(&mut Config), open: impl FnOnce() -> Box<dyn Operate> + Send + 'static) -> Self {
+    fn operating_with(set: impl FnOnce(&mut Config), open: impl FnOnce() -> Box<dyn Operate> + Send + 'static) -> Self {
         let folder = tiny::folder();
-        let mut config = Config::new(([127, 0, 0, 1], 0).into());
-        config.threads = 2;
-        config.limits.drain_delay = std::time::Duration::ZERO;
-        set(&mut config);
         let operations = OperationsModel { device: "cpu:0".into(), open: Box::new(|| Ok(open())), region_bytes: REGION_BYTES };
         let models = Models { embeddings: Some(tiny::model_with(folder.path(), |_| {})), operations: Some(operations), ..Models::default() };
-        Self { handle: Some(Server::serve(config, models).unwrap()), folder }
-    }
-
-    fn handle(&self) -> &Handle {
-        self.handle.as_ref().unwrap()
-    }
-
-    fn client(&self) -> Client {
-        Client::to(self.handle().addr()).unwrap()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if let Some(handle) = self.handle.take() {
-            handle.drain();
-            handle.wait();
-        }
+        Self::start(config(set), folder, models)
     }
 }
 

@@ -15,8 +15,9 @@ use trifuse_serve::operations::{Operate, Operator, Ran};
 
 use super::case::{Blocks, Case, dense, listed, mapped};
 use super::faults::Door;
-use super::support::client::Answer;
-use super::{Running, infer, operator, parts, send};
+use super::{infer, operator, parts, send};
+use crate::Running;
+use crate::support::client::Answer;
 
 /// Queries that wait together: a launch of eight, and one of two.
 const QUERIES: usize = 10;
@@ -49,7 +50,7 @@ impl Device {
     fn new() -> Self {
         let (door, together) = (Arc::new(Door::default()), Arc::default());
         let (own, counted) = (Arc::clone(&door), Arc::clone(&together));
-        Self { server: Running::with(|_| {}, move || Box::new(Counted(operator(), own, counted))), door, together }
+        Self { server: Running::operating_with(|_| {}, move || Box::new(Counted(operator(), own, counted))), door, together }
     }
 
     /// The answers to requests that wait together, and how many were part of a launch of several. Each comes to the line behind the one before.

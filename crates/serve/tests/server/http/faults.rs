@@ -11,10 +11,10 @@ use trifuse::{Error, Result};
 use trifuse_serve::Embedder;
 use trifuse_serve::queueing::ledger::Outcome;
 
-use super::Running;
 use super::embeddings::bits;
-use super::support::faulty::before;
-use super::support::tiny::{NAME, Reference};
+use crate::Running;
+use crate::support::faulty::before;
+use crate::support::tiny::{NAME, Reference};
 
 fn ask() -> Value {
     json!({"model": NAME, "input": "w1 w2"})
@@ -172,7 +172,7 @@ fn a_vector_that_is_not_finite_is_no_answer() {
     struct Odd(VecDeque<Vec<f32>>);
     impl Embedder for Odd {
         fn submit(&mut self, rows: &[Row<'_>]) -> Result<()> {
-            self.0.push_back(rows.iter().flat_map(|row| [if row.ids.len() > 3 { f32::NAN } else { 0.5 }; super::support::tiny::WIDTH]).collect());
+            self.0.push_back(rows.iter().flat_map(|row| [if row.ids.len() > 3 { f32::NAN } else { 0.5 }; crate::support::tiny::WIDTH]).collect());
             Ok(())
         }
 

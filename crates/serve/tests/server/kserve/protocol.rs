@@ -4,12 +4,13 @@ use serde_json::json;
 use trifuse::DType;
 
 use super::case::dense;
-use super::support::tiny::WIDTH;
-use super::{Running, error, infer, send};
+use super::{error, infer, send};
+use crate::Running;
+use crate::support::tiny::WIDTH;
 
 #[test]
 fn the_server_its_models_and_their_state_are_told() {
-    let server = Running::new();
+    let server = Running::operating();
     let mut client = server.client();
     let told = client.get("/v2").json();
     assert_eq!((&told["name"], &told["version"]), (&json!("trifuse"), &json!(env!("CARGO_PKG_VERSION"))));
@@ -33,7 +34,7 @@ fn the_server_its_models_and_their_state_are_told() {
 
 #[test]
 fn answers_and_refusals_are_counted_by_model() {
-    let server = Running::new();
+    let server = Running::operating();
     let mut client = server.client();
     let case = dense(DType::F16);
     let (request, sent) = case.in_binary();
@@ -58,7 +59,7 @@ fn answers_and_refusals_are_counted_by_model() {
 
 #[test]
 fn errors_of_every_route_have_the_form_of_the_protocol() {
-    let server = Running::new();
+    let server = Running::operating();
     let mut client = server.client();
     for (method, path, body, status) in [
         ("GET", "/v2/models/nobody", &b""[..], 404),
@@ -92,7 +93,7 @@ fn keys_guard_models_and_memory_and_not_health() {
         bob:d9298a10d1b0735837dc4bd85dac641b0f3cef27a47e5d53a54f2f3f5b2fcffa";
     std::fs::write(&path, keys).unwrap();
     let keys = trifuse_serve::Keys::open(&path).unwrap();
-    let server = Running::with(|config| config.keys = keys, || Box::new(super::operator()));
+    let server = Running::operating_with(|config| config.keys = keys, || Box::new(super::operator()));
     let mut client = server.client();
     for path in ["/v2", "/v2/health/live", "/v2/health/ready"] {
         assert_eq!(client.get(path).status, 200, "{path}");

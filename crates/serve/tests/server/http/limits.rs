@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use trifuse_serve::Keys;
 
-use super::Running;
-use super::support::client::Client;
+use crate::Running;
+use crate::support::client::Client;
 
 fn ask() -> Vec<u8> {
     json!({"model": "tiny", "input": "w1 w2"}).to_string().into_bytes()

@@ -9,13 +9,13 @@ use trifuse::Error;
 use trifuse::adapters::peft::LoraAdapter;
 use trifuse::model::Row;
 use trifuse_serve::queueing::ledger::Outcome;
-use trifuse_serve::{AdapterRoot, Config, EmbeddingModel, Opened, Server};
+use trifuse_serve::{AdapterRoot, Config, EmbeddingModel, Models, Opened, Server};
 
 use super::embeddings::bits;
 use super::faults::until;
-use super::support::faulty::before;
-use super::support::tiny::{self, ADAPTERS, NAME, Reference, WIDTH};
-use super::{Running, config};
+use crate::support::faulty::before;
+use crate::support::tiny::{self, ADAPTERS, NAME, Reference, WIDTH};
+use crate::{Running, config};
 
 type Deed = Box<dyn FnMut(&[Row<'_>]) -> trifuse::Result<()> + Send>;
 
@@ -24,7 +24,7 @@ fn running(set: impl FnOnce(&mut Config), deeds: Vec<Deed>) -> Running {
     let folder = tiny::folder();
     let one = |deed: Deed| ("cpu:0".to_owned(), tiny::opens(folder.path(), before(deed)));
     let model = EmbeddingModel { name: NAME.into(), devices: deeds.into_iter().map(one).collect() };
-    Running { handle: Some(Server::start(config(set), Some(model), None).unwrap()), folder }
+    Running::start(config(set), folder, Models { embeddings: Some(model), ..Models::default() })
 }
 
 /// A device that takes its time, so that another has some work too.

@@ -1,6 +1,6 @@
 //! Traces against a collector: a span a request with what is known of it, and a collector that is down, slow or refuses costs requests nothing.
 
-#[path = "../../src/otlp/messages.rs"]
+#[path = "../../../src/otlp/messages.rs"]
 #[allow(dead_code, reason = "the server's own, of which tests read a part")]
 mod messages;
 
@@ -16,10 +16,10 @@ use serde_json::json;
 use trifuse_serve::generate::Generate;
 use trifuse_serve::{Config, Handle, Server};
 
-use super::support::client::Client;
-use super::support::parrot::Parrot;
+use crate::support::client::Client;
+use crate::support::parrot::Parrot;
 
-use super::{Running, config};
+use crate::{Running, config};
 
 /// How long what must come may take.
 const LONG: Duration = Duration::from_secs(20);

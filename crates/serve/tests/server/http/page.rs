@@ -5,10 +5,10 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use trifuse_serve::Keys;
 
-use super::support::client::Client;
-use super::support::parrot::Parrot;
-use super::support::tiny;
-use super::{Running, config};
+use crate::support::client::Client;
+use crate::support::parrot::Parrot;
+use crate::support::tiny;
+use crate::{Running, config};
 
 #[test]
 fn the_page_is_one_document_that_runs_nothing_else() {

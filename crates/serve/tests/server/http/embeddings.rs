@@ -4,8 +4,8 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
-use super::Running;
-use super::support::tiny::{MAX_TOKENS, Reference, WIDTH};
+use crate::Running;
+use crate::support::tiny::{MAX_TOKENS, Reference, WIDTH};
 
 /// The bits of a vector of an answer, whichever way it is written.
 pub fn bits(vector: &Value) -> Vec<u32> {
