@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
-use trifuse::backend::Backend;
-use trifuse::backends::{Choice, Visit};
+use trifuse::backends::{AnyDevice, Choice};
 use trifuse::device::Slice;
 use trifuse::ops::attention::{AttentionIndex, Form};
 use trifuse::ops::index::{BlockMap, MapShape};
@@ -90,10 +89,10 @@ pub fn run(args: &Args, choice: &Choice, output: &Output) -> Result<Outcome> {
     let sets = Sets::new(shape, args.seed);
     let interrupt = Interrupt::listen()?;
     let device = device_name(choice)?;
-    let (kernel_per_second, variant) = choice.clone().open(Alone(sets))?;
+    let (kernel_per_second, variant) = alone(choice.open_any()?, sets)?;
     let own = choice.clone();
     let regions = 4 * shape.sets * (shape.bytes() + shape.map_stride()) + (1 << 20);
-    let model = OperationsModel { device: device.clone(), open: Box::new(move || own.open(Open)), region_bytes: regions };
+    let model = OperationsModel { device: device.clone(), open: Box::new(move || open(&own)), region_bytes: regions };
     let (operations, thread) = Operations::alone(model, LIMITS)?;
     let resident = Resident::put(&operations, sets)?;
     let known = (0..shape.sets).map(|set| resident.ask(&operations, set)).collect::<Result<Vec<u64>>>()?;
@@ -117,49 +116,36 @@ pub fn run(args: &Args, choice: &Choice, output: &Output) -> Result<Outcome> {
 }
 
 /// Opens the device of the operations.
-struct Open;
-
-impl Visit for Open {
-    type Out = Box<dyn Operate>;
-
-    fn visit<B: Backend>(self, backend: B) -> Result<Box<dyn Operate>> {
-        Ok(Box::new(Operator::new(Arc::new(backend))?))
-    }
+fn open(choice: &Choice) -> Result<Box<dyn Operate>> {
+    Ok(Box::new(Operator::new(Arc::new(choice.open_any()?))?))
 }
 
 /// How many queries a second the kernel does in launches of tensors that lie one behind the other, and which it is.
-struct Alone(Sets);
-
-impl Visit for Alone {
-    type Out = (f64, String);
-
-    fn visit<B: Backend>(self, backend: B) -> Result<(f64, String)> {
-        let Self(sets) = self;
-        let mut session = Session::new(Arc::new(backend))?;
-        let queries = LAUNCH.min(sets.shape.sets);
-        let mut all = |part: Part| -> Result<Slice<B>> {
-            let bytes: Vec<u8> = (0..queries).flat_map(|set| sets.draw(set, part)).collect();
-            session.upload(&bytes)
-        };
-        let (q, k, v) = (all(Part::Q)?, all(Part::K)?, all(Part::V)?);
-        let (op, index) = match map(sets.shape, queries) {
-            Some(shape) => {
-                let bytes: Vec<u8> = (0..queries).flat_map(|set| sets.draw(set, Part::Map)).collect();
-                (op(sets.shape).with_form(Form::BlockMap(shape)), AttentionIndex::BlockMap(session.index(&BlockMap::new(&bytes, shape)?)?))
-            }
-            None => (op(sets.shape), AttentionIndex::None),
-        };
-        let plan = session.plan(op.with_batch(queries))?;
-        let o = session.alloc(queries * sets.shape.bytes())?;
-        let args = AttentionArgs::new(q, k, v, o).with_index(index);
-        (0..BEFORE).try_for_each(|_| session.run(&plan, &args))?;
-        let begun = session.record_event()?;
-        (0..LAUNCHES).try_for_each(|_| session.run(&plan, &args))?;
-        let ended = session.record_event()?;
-        let seconds = session.elapsed(&begun, &ended)?;
-        let variant = plan.config().map_or_else(|| plan.variant().to_owned(), |config| format!("{}:{config}", plan.variant()));
-        Ok((f64::from(LAUNCHES) * queries as f64 / seconds, variant))
-    }
+fn alone(device: AnyDevice, sets: Sets) -> Result<(f64, String)> {
+    let mut session = Session::new(Arc::new(device))?;
+    let queries = LAUNCH.min(sets.shape.sets);
+    let mut all = |part: Part| -> Result<Slice<AnyDevice>> {
+        let bytes: Vec<u8> = (0..queries).flat_map(|set| sets.draw(set, part)).collect();
+        session.upload(&bytes)
+    };
+    let (q, k, v) = (all(Part::Q)?, all(Part::K)?, all(Part::V)?);
+    let (op, index) = match map(sets.shape, queries) {
+        Some(shape) => {
+            let bytes: Vec<u8> = (0..queries).flat_map(|set| sets.draw(set, Part::Map)).collect();
+            (op(sets.shape).with_form(Form::BlockMap(shape)), AttentionIndex::BlockMap(session.index(&BlockMap::new(&bytes, shape)?)?))
+        }
+        None => (op(sets.shape), AttentionIndex::None),
+    };
+    let plan = session.plan(op.with_batch(queries))?;
+    let o = session.alloc(queries * sets.shape.bytes())?;
+    let args = AttentionArgs::new(q, k, v, o).with_index(index);
+    (0..BEFORE).try_for_each(|_| session.run(&plan, &args))?;
+    let begun = session.record_event()?;
+    (0..LAUNCHES).try_for_each(|_| session.run(&plan, &args))?;
+    let ended = session.record_event()?;
+    let seconds = session.elapsed(&begun, &ended)?;
+    let variant = plan.config().map_or_else(|| plan.variant().to_owned(), |config| format!("{}:{config}", plan.variant()));
+    Ok((f64::from(LAUNCHES) * queries as f64 / seconds, variant))
 }
 
 fn op(shape: Shape) -> Attention {
