@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn bytes_stay_until_they_are_used_wherever_they_lie() {
         let mut unread = Unread::default();
-        let mut read = |unread: &mut Unread, bytes: &[u8]| {
+        let read = |unread: &mut Unread, bytes: &[u8]| {
             unread.room()[..bytes.len()].copy_from_slice(bytes);
             unread.came(bytes.len());
         };
