@@ -9,6 +9,7 @@ use base64::prelude::BASE64_STANDARD;
 use rand::Rng as _;
 use serde_json::{Value, json};
 
+use super::late;
 use super::life::Life;
 use super::mutate::Rng;
 use super::support::client::{Answer, Client};
@@ -67,9 +68,10 @@ pub fn ask_until_the_end(life: &Life<'_>, arrivals: &Arrivals) {
                 return;
             }
         };
-        let next = match rng.random_range(0..10) {
-            0..6 => embed(life, &mut client, &mut rng),
-            6..8 => write(life, &mut client, &mut rng),
+        let next = match rng.random_range(0..14) {
+            0..5 => embed(life, &mut client, &mut rng),
+            5..10 => late::embed(life, &mut client, &mut rng),
+            10..12 => write(life, &mut client, &mut rng),
             _ => stream(life, &mut client, &mut rng, Duration::ZERO),
         };
         match next {
@@ -86,7 +88,7 @@ pub fn any<'a, T>(rng: &mut Rng, all: &'a [T]) -> &'a T {
 }
 
 /// The bits of a vector in an answer.
-fn bits(vector: &Value) -> Vec<u32> {
+pub fn bits(vector: &Value) -> Vec<u32> {
     match vector {
         Value::String(text) => BASE64_STANDARD.decode(text).unwrap().chunks_exact(4).map(|four| u32::from_le_bytes(four.try_into().unwrap())).collect(),
         other => other.as_array().unwrap().iter().map(|value| (value.as_f64().unwrap() as f32).to_bits()).collect(),
@@ -122,13 +124,14 @@ fn embed(life: &Life<'_>, client: &mut Client, rng: &mut Rng) -> Next {
     let limit = rng.random_ratio(1, 20).then(|| rng.random_range(1..40u32).to_string());
     let headers: Vec<(&str, &str)> = limit.iter().map(|limit| ("x-request-timeout-ms", limit.as_str())).collect();
     let answer = client.send("POST", "/v1/embeddings", &headers, body.to_string().as_bytes());
-    judge(life, client, answer, limit.is_some(), |answer| check_vectors(answer, &asked))
+    let may = May { expire: limit.is_some(), ..May::default() };
+    judge(life, client, answer, may, |answer| check_vectors(answer, &asked))
 }
 
 fn write(life: &Life<'_>, client: &mut Client, rng: &mut Rng) -> Next {
     let Writing { ask, choice } = any(rng, &life.world.writings);
     let answer = client.send("POST", "/v1/completions", &[], ask.to_string().as_bytes());
-    judge(life, client, answer, false, |answer| assert_eq!(&answer.json()["choices"][0], choice, "{ask}"))
+    judge(life, client, answer, May::default(), |answer| assert_eq!(&answer.json()["choices"][0], choice, "{ask}"))
 }
 
 /// Reads a stream, with a rest before each of its chunks.
@@ -151,7 +154,7 @@ pub fn stream(life: &Life<'_>, client: &mut Client, rng: &mut Rng, rest: Duratio
             }
         }
     });
-    judge(life, client, answer, false, |answer| {
+    judge(life, client, answer, May::default(), |answer| {
         let text = answer.text();
         let events: Vec<&str> = text.split("\n\n").filter_map(|event| event.strip_prefix("data: ")).collect();
         assert_eq!(events.last(), Some(&"[DONE]"), "a stream without its mark: {text}");
@@ -162,8 +165,17 @@ pub fn stream(life: &Life<'_>, client: &mut Client, rng: &mut Rng, rest: Duratio
     })
 }
 
+/// What may come besides a right answer, by what was asked.
+#[derive(Clone, Copy, Default)]
+pub struct May {
+    /// It has a deadline that may pass.
+    pub expire: bool,
+    /// It names an adapter that may not have been there.
+    pub be_absent: bool,
+}
+
 /// Counts an answer, and fails where it is none that may come.
-pub fn judge(life: &Life<'_>, client: &Client, answer: Result<Answer>, limited: bool, right: impl FnOnce(&Answer)) -> Next {
+pub fn judge(life: &Life<'_>, client: &Client, answer: Result<Answer>, may: May, right: impl FnOnce(&Answer)) -> Next {
     let counts = &life.counts;
     let answer = match answer {
         Ok(answer) => answer,
@@ -179,6 +191,10 @@ pub fn judge(life: &Life<'_>, client: &Client, answer: Result<Answer>, limited: 
         200 => {
             right(&answer);
             counts.right.one();
+        }
+        404 => {
+            assert!(code().1 == "model_not_found" && may.be_absent, "{}", answer.text());
+            counts.absent.one();
         }
         429 => {
             assert_eq!(code().1, "overloaded");
@@ -199,7 +215,7 @@ pub fn judge(life: &Life<'_>, client: &Client, answer: Result<Answer>, limited: 
             return Next::Over;
         }
         504 => {
-            assert!(limited, "{}", answer.text());
+            assert!(may.expire, "{}", answer.text());
             counts.expired.one();
         }
         _ => panic!("{}: {}", answer.status, answer.text()),

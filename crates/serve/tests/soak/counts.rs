@@ -45,6 +45,12 @@ macro_rules! counts {
 counts! {
     /// Whole answers of callers who wait for them, each compared bit for bit; and the streams among them.
     right, streams,
+    /// Right answers among them that are of adapters which come and go; 404 of one that was not there.
+    late, absent,
+    /// Changes of adapters: loaded, or there already; unloaded; not done, since a name is taken, not there, or leads elsewhere; refused for broken files.
+    loaded, unloaded, kept, broken,
+    /// Lives in which every adapter that comes and goes went, and the devices forgot them.
+    cleared,
     /// 429; 500 where a fault was planned; 504; 503 of a lost device.
     refused, failed, expired, lost,
     /// What the server said as it ended: 503, or the end of a connection on which no answer had begun.
@@ -55,6 +61,8 @@ counts! {
     vanished, dripped, starved, halved, mangled,
     /// Faults that the device had, the rows of batches that they cost, and how often it stood still.
     faults, blamed, stalls,
+    /// Adapters for which the device had no room.
+    roomless,
     /// Requests that the server let in, and those that were given up by their callers.
     accepted, cancelled,
 }
@@ -62,8 +70,11 @@ counts! {
 impl Counts {
     /// Fails unless everything that can happen did.
     pub fn check_every_sort(&self) {
-        let never: Vec<_> =
-            self.each().into_iter().filter(|(name, count)| *count == 0 && !["refused", "expired", "failed", "blamed", "lost"].contains(name)).collect();
+        let never: Vec<_> = self
+            .each()
+            .into_iter()
+            .filter(|(name, count)| *count == 0 && !["refused", "expired", "failed", "blamed", "lost", "roomless"].contains(name))
+            .collect();
         assert!(never.is_empty(), "it never happened: {never:?}; {self}");
     }
 }

@@ -1,6 +1,6 @@
 //! What a device does wrong, by a schedule of a seed.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use rand::{Rng as _, SeedableRng as _};
@@ -17,11 +17,13 @@ pub struct Faults {
     batches: u64,
 }
 
-/// What the device is told by the test.
+/// What devices are told by the test, and tell it.
 #[derive(Debug, Default)]
 pub struct Told {
-    /// It is to be lost with the next batch.
+    /// They are to be lost with what they do next.
     pub lost: AtomicBool,
+    /// Adapters of names that come and go which they hold, all together.
+    pub held: AtomicI64,
 }
 
 impl Faults {
@@ -61,5 +63,21 @@ impl Faults {
             45..50 => fault(Error::invalid("a launch", "no fault", "one that is planned")),
             _ => Ok(()),
         }
+    }
+
+    /// What happens before an adapter is added.
+    ///
+    /// # Errors
+    /// A fault that is planned.
+    pub fn adding(&mut self, told: &Told, counts: &Counts) -> Result<()> {
+        if told.lost.load(Ordering::SeqCst) {
+            counts.faults.one();
+            return Err(Error::device("an adapter", "gone, as planned"));
+        }
+        if self.rng.random_ratio(1, 10) {
+            counts.roomless.one();
+            return Err(Error::OutOfMemory { requested: 1, purpose: "a soak's adapter".into() });
+        }
+        Ok(())
     }
 }

@@ -8,14 +8,16 @@ use std::time::{Duration, Instant};
 use rand::SeedableRng as _;
 use trifuse_serve::generate::Generate;
 use trifuse_serve::queueing::ledger::Outcome;
-use trifuse_serve::{Config, EmbeddingModel, Handle, LanguageModel, Server};
+use trifuse_serve::{AdapterRoot, Config, EmbeddingModel, Handle, LanguageModel, Opened, Server};
 
+use super::adapters::{History, NAMES};
 use super::callers::{self, Arrivals};
+use super::changes::change_adapters;
 use super::counts::Counts;
+use super::device::device;
 use super::faults::{Faults, Told};
 use super::hostile;
 use super::mutate::Rng;
-use super::support::faulty::before;
 use super::support::{tiny, writer};
 use super::world::World;
 
@@ -32,6 +34,8 @@ const LONGEST_END: Duration = Duration::from_secs(40);
 pub enum Ending {
     /// As by SIGTERM, under load.
     Drained,
+    /// The same, behind a time in which no name of an adapter that comes and goes is left, and the devices have forgotten all of them.
+    Cleared,
     /// The device fails under load, and then it is ended as `trifuse serve` ends it.
     Lost,
 }
@@ -41,8 +45,11 @@ pub struct Life<'a> {
     pub world: &'a World,
     pub counts: Arc<Counts>,
     pub addr: Mutex<Option<SocketAddr>>,
+    /// What names of adapters have led to.
+    pub history: History,
     seed: u64,
     told: Arc<Told>,
+    clearing: AtomicBool,
     ending: AtomicBool,
     over: AtomicBool,
 }
@@ -58,15 +65,16 @@ fn config() -> Config {
     config
 }
 
-/// A server of these models.
-pub fn server(encoder: Option<EmbeddingModel>, writer: Option<LanguageModel>) -> Handle {
-    Server::start(config(), encoder, writer.map(|writer| Arc::new(writer) as Arc<dyn Generate>)).unwrap()
+/// A server of these models, which loads adapters from `root`.
+pub fn server(root: Option<AdapterRoot>, encoder: Option<EmbeddingModel>, writer: Option<LanguageModel>) -> Handle {
+    Server::start(Config { adapter_root: root, ..config() }, encoder, writer.map(|writer| Arc::new(writer) as Arc<dyn Generate>)).unwrap()
 }
 
 impl<'a> Life<'a> {
     pub fn new(seed: u64, world: &'a World) -> Self {
         let (counts, told) = (Arc::default(), Arc::default());
-        Self { world, counts, addr: Mutex::new(None), seed, told, ending: AtomicBool::new(false), over: AtomicBool::new(false) }
+        let [clearing, ending, over] = [false; 3].map(AtomicBool::new);
+        Self { world, counts, addr: Mutex::new(None), history: History::new(), seed, told, clearing, ending, over }
     }
 
     /// Where the server is.
@@ -84,6 +92,11 @@ impl<'a> Life<'a> {
         self.told.lost.load(Ordering::SeqCst)
     }
 
+    /// Whether adapters that come and go are to go.
+    pub fn is_clearing(&self) -> bool {
+        self.clearing.load(Ordering::SeqCst)
+    }
+
     /// Whether the server has ended.
     pub fn is_over(&self) -> bool {
         self.over.load(Ordering::SeqCst)
@@ -94,17 +107,22 @@ impl<'a> Life<'a> {
         Rng::seed_from_u64(self.seed.wrapping_mul(1009).wrapping_add(number))
     }
 
+    /// What opens the encoder on a device with these faults.
+    fn opens(&self, faults: Faults) -> impl FnOnce(&mut Opened) + Send + 'static {
+        let (begin, device) = (self.world.shelf.begin(), device(faults, NAMES, &self.told, &self.counts));
+        move |opened| {
+            begin(opened);
+            device(opened);
+        }
+    }
+
     /// A server, every second one with two devices, of which one fails on the way.
     fn start(&self) -> Handle {
-        let (mut faults, told, counts) = (Faults::new(self.seed), Arc::clone(&self.told), Arc::clone(&self.counts));
-        let deed = move |rows: &[trifuse::model::Row<'_>]| faults.before(rows, &told, &counts);
-        let mut model = tiny::model_with(self.world.encoder.path(), before(deed));
+        let mut model = tiny::model_with(self.world.encoder.path(), self.opens(Faults::new(self.seed)));
         if self.seed.is_multiple_of(2) {
-            let (mut second, told, counts) = (Faults::short(self.seed + 1), Arc::clone(&self.told), Arc::clone(&self.counts));
-            let deed = move |rows: &[trifuse::model::Row<'_>]| second.before(rows, &told, &counts);
-            model = model.and("cpu:0", tiny::opens(self.world.encoder.path(), before(deed)));
+            model = model.and("cpu:0", tiny::opens(self.world.encoder.path(), self.opens(Faults::short(self.seed + 1))));
         }
-        let handle = server(Some(model), Some(writer::model(self.world.writer.path())));
+        let handle = server(Some(self.world.shelf.root()), Some(model), Some(writer::model(self.world.writer.path())));
         *self.addr.lock().unwrap() = Some(handle.addr());
         handle
     }
@@ -118,7 +136,14 @@ impl<'a> Life<'a> {
                 scope.spawn(|| callers::ask_until_the_end(self, &arrivals));
             }
             hostile::spawn(self, scope);
+            let changes = scope.spawn(|| change_adapters(self));
             std::thread::sleep(length);
+            if ending == Ending::Cleared {
+                self.clearing.store(true, Ordering::SeqCst);
+                changes.join().unwrap();
+                until("the devices forget every adapter that went", || self.told.held.load(Ordering::SeqCst) == 0);
+                self.counts.cleared.one();
+            }
             if ending == Ending::Lost {
                 self.told.lost.store(true, Ordering::SeqCst);
                 until("the loss is seen", || handle.is_lost());

@@ -3,11 +3,15 @@
 //! `TRIFUSE_SOAK_SECONDS` says how long (15), and `TRIFUSE_SOAK_SEED` what is drawn (1).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod adapters;
 mod callers;
+mod changes;
 mod counts;
+mod device;
 mod faults;
 mod figures;
 mod hostile;
+mod late;
 mod life;
 #[path = "../../../../fuzz/mutate/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "requests are changed as text and as bytes")]
@@ -47,7 +51,7 @@ fn a_server_loses_nothing_and_answers_nothing_wrong() {
     let (world, began, all) = (World::new(), Instant::now(), Counts::default());
     let (mut level, mut number) = (None, 0);
     while number < FEWEST || began.elapsed() < Duration::from_secs(seconds) {
-        let ending = if number % 3 == 1 { Ending::Lost } else { Ending::Drained };
+        let ending = [Ending::Drained, Ending::Lost, Ending::Cleared][number as usize % 3];
         // Longer lives where there is time for them, and never a whole number of anything.
         let length = Duration::from_millis(1300 + 170 * (number % 7)).mul_f64((seconds as f64 / 15.0).clamp(1.0, 4.0));
         let life = Life::new(seed.wrapping_mul(1_000_003).wrapping_add(number), &world);
