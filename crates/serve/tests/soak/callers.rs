@@ -9,6 +9,7 @@ use base64::prelude::BASE64_STANDARD;
 use rand::Rng as _;
 use serde_json::{Value, json};
 
+use super::kserve;
 use super::late;
 use super::life::Life;
 use super::mutate::Rng;
@@ -56,7 +57,8 @@ pub enum Next {
 }
 
 /// Asks until the server says that it ends, or is gone.
-pub fn ask_until_the_end(life: &Life<'_>, arrivals: &Arrivals) {
+pub fn ask_until_the_end(life: &Life<'_>, arrivals: &Arrivals, number: usize) {
+    let own = format!("own{number}");
     let mut kept = None;
     while !life.is_over() {
         let (_, mut rng) = arrivals.next();
@@ -68,7 +70,10 @@ pub fn ask_until_the_end(life: &Life<'_>, arrivals: &Arrivals) {
                 return;
             }
         };
-        let next = match rng.random_range(0..14) {
+        let next = match rng.random_range(0..20) {
+            14..16 => kserve::embed(life, &mut client, &mut rng),
+            16..18 => kserve::attend(life, &mut client, &mut rng),
+            18 => kserve::regions(life, &mut client, &mut rng, &own),
             0..5 => embed(life, &mut client, &mut rng),
             5..10 => late::embed(life, &mut client, &mut rng),
             10..12 => write(life, &mut client, &mut rng),
@@ -172,6 +177,8 @@ pub struct May {
     pub expire: bool,
     /// It names an adapter that may not have been there.
     pub be_absent: bool,
+    /// The device may have no room for what it does.
+    pub be_crowded: bool,
 }
 
 /// Counts an answer, and fails where it is none that may come.
@@ -186,7 +193,7 @@ pub fn judge(life: &Life<'_>, client: &Client, answer: Result<Answer>, may: May,
         }
         Err(error) => panic!("lost: {error} ({:?}); an answer had begun: {}; the server ends: {}", error.kind(), client.begun, life.is_ending()),
     };
-    let code = || (answer.status, answer.code());
+    let code = || (answer.status, code(&answer));
     match answer.status {
         200 => {
             right(&answer);
@@ -205,6 +212,10 @@ pub fn judge(life: &Life<'_>, client: &Client, answer: Result<Answer>, may: May,
             assert!(counts.blamed.get() > 0, "no fault was planned: {}", answer.text());
             counts.failed.one();
         }
+        503 if code().1 == "out_of_memory" => {
+            assert!(may.be_crowded && counts.crowded.get() > 0, "{}", answer.text());
+            counts.denied.one();
+        }
         503 if code().1 == "device_lost" => {
             assert!(life.is_lost(), "{}", answer.text());
             counts.lost.one();
@@ -221,6 +232,24 @@ pub fn judge(life: &Life<'_>, client: &Client, answer: Result<Answer>, may: May,
         _ => panic!("{}: {}", answer.status, answer.text()),
     }
     if answer.closes() { Next::Closed } else { Next::Goes }
+}
+
+/// The code of an error; the open inference protocol has words alone.
+fn code(answer: &Answer) -> String {
+    let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+    let Some(words) = body["error"].as_str() else { return answer.code() };
+    assert!(answer.headers.contains_key("x-request-id"), "{:?}", answer.headers);
+    let codes = [
+        ("the server is ending", "draining"),
+        ("the device failed", "device_lost"),
+        ("the device has no room", "out_of_memory"),
+        ("there is work for", "overloaded"),
+        ("model: there is no", "model_not_found"),
+        ("the deadline passed", "deadline_exceeded"),
+        ("the server failed", "internal"),
+    ];
+    let code = codes.iter().find(|(start, _)| words.starts_with(start)).map(|(_, code)| (*code).to_owned());
+    code.unwrap_or_else(|| panic!("an error of no known words: {} {words}", answer.status))
 }
 
 /// Whether a connection has ended rather than been reset.

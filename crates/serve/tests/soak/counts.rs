@@ -47,12 +47,16 @@ counts! {
     right, streams,
     /// Right answers among them that are of adapters which come and go; 404 of one that was not there.
     late, absent,
+    /// Right answers by the open inference protocol: of encoders; of attention; with tensors in regions of the caller; with a region that all share.
+    inferred, attended, resident, shared,
     /// Changes of adapters: loaded, or there already; unloaded; not done, since a name is taken, not there, or leads elsewhere; refused for broken files.
     loaded, unloaded, kept, broken,
     /// Lives in which every adapter that comes and goes went, and the devices forgot them.
     cleared,
     /// 429; 500 where a fault was planned; 504; 503 of a lost device.
     refused, failed, expired, lost,
+    /// 503 where the device of operations had no room, as was planned for so many of its tasks.
+    denied, crowded,
     /// What the server said as it ended: 503, or the end of a connection on which no answer had begun.
     draining, over,
     /// Requests of hostile clients that the server may have let in, whatever became of them.

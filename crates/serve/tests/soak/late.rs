@@ -15,7 +15,7 @@ use super::world::World;
 
 /// Whose vector is wanted.
 #[derive(Clone, Copy, Debug)]
-enum Whose {
+pub enum Whose {
     Base,
     /// An adapter of the start, which stays.
     Stays(usize),
@@ -24,7 +24,8 @@ enum Whose {
 }
 
 impl Whose {
-    fn drawn(rng: &mut Rng) -> Self {
+    /// Any of them, mostly those that come and go.
+    pub fn drawn(rng: &mut Rng) -> Self {
         match rng.random_range(0..10) {
             0 => Self::Base,
             1 => Self::Stays(rng.random_range(0..tiny::ADAPTERS.len())),
@@ -32,7 +33,8 @@ impl Whose {
         }
     }
 
-    fn name(self) -> Option<String> {
+    /// Its name in requests; none of the base.
+    pub fn name(self) -> Option<String> {
         match self {
             Self::Base => None,
             Self::Stays(number) => Some(tiny::ADAPTERS[number].into()),
@@ -42,12 +44,12 @@ impl Whose {
 }
 
 /// Whether one of these names can have led to nothing since `asked`.
-fn may_be_absent(life: &Life<'_>, asked: Instant, whose: impl IntoIterator<Item = Whose>) -> bool {
+pub fn may_be_absent(life: &Life<'_>, asked: Instant, whose: impl IntoIterator<Item = Whose>) -> bool {
     whose.into_iter().any(|whose| matches!(whose, Whose::Late(name) if life.history.may_have(name, None, asked)))
 }
 
 /// Holds a vector against that of the generation which the answer names.
-fn check(life: &Life<'_>, asked: Instant, whose: Whose, text: usize, generation: Option<&str>, found: &[u32]) {
+pub fn check(life: &Life<'_>, asked: Instant, whose: Whose, text: usize, generation: Option<&str>, found: &[u32]) {
     let world: &World = life.world;
     let told = || format!("text {text} of {whose:?}, whose generation is said to be {generation:?}");
     match whose {

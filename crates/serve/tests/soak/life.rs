@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rand::SeedableRng as _;
-use trifuse_serve::generate::Generate;
 use trifuse_serve::queueing::ledger::Outcome;
-use trifuse_serve::{AdapterRoot, Config, EmbeddingModel, Handle, LanguageModel, Opened, Server};
+use trifuse_serve::{AdapterRoot, Config, Handle, Models, Opened, Server};
 
 use super::adapters::{History, NAMES};
+use super::attention::operations;
 use super::callers::{self, Arrivals};
 use super::changes::change_adapters;
 use super::counts::Counts;
@@ -47,6 +47,8 @@ pub struct Life<'a> {
     pub addr: Mutex<Option<SocketAddr>>,
     /// What names of adapters have led to.
     pub history: History,
+    /// Whether the region that all callers share is there.
+    pub shared: AtomicBool,
     seed: u64,
     told: Arc<Told>,
     clearing: AtomicBool,
@@ -66,15 +68,15 @@ fn config() -> Config {
 }
 
 /// A server of these models, which loads adapters from `root`.
-pub fn server(root: Option<AdapterRoot>, encoder: Option<EmbeddingModel>, writer: Option<LanguageModel>) -> Handle {
-    Server::start(Config { adapter_root: root, ..config() }, encoder, writer.map(|writer| Arc::new(writer) as Arc<dyn Generate>)).unwrap()
+pub fn server(root: Option<AdapterRoot>, models: Models) -> Handle {
+    Server::serve(Config { adapter_root: root, ..config() }, models).unwrap()
 }
 
 impl<'a> Life<'a> {
     pub fn new(seed: u64, world: &'a World) -> Self {
         let (counts, told) = (Arc::default(), Arc::default());
-        let [clearing, ending, over] = [false; 3].map(AtomicBool::new);
-        Self { world, counts, addr: Mutex::new(None), history: History::new(), seed, told, clearing, ending, over }
+        let [shared, clearing, ending, over] = [false; 4].map(AtomicBool::new);
+        Self { world, counts, addr: Mutex::new(None), history: History::new(), shared, seed, told, clearing, ending, over }
     }
 
     /// Where the server is.
@@ -122,7 +124,12 @@ impl<'a> Life<'a> {
         if self.seed.is_multiple_of(2) {
             model = model.and("cpu:0", tiny::opens(self.world.encoder.path(), self.opens(Faults::short(self.seed + 1))));
         }
-        let handle = server(Some(self.world.shelf.root()), Some(model), Some(writer::model(self.world.writer.path())));
+        let models = Models {
+            embeddings: Some(model),
+            generator: Some(Arc::new(writer::model(self.world.writer.path()))),
+            operations: Some(operations(self.seed + 2, &self.told, &self.counts)),
+        };
+        let handle = server(Some(self.world.shelf.root()), models);
         *self.addr.lock().unwrap() = Some(handle.addr());
         handle
     }
@@ -132,8 +139,9 @@ impl<'a> Life<'a> {
         let handle = self.start();
         let arrivals = Arrivals::new(self.rng(0), RATE, |at, mean| if at % 1.0 < 0.8 { mean } else { mean * BURST });
         std::thread::scope(|scope| {
-            for _ in 0..CALLERS {
-                scope.spawn(|| callers::ask_until_the_end(self, &arrivals));
+            for number in 0..CALLERS {
+                let arrivals = &arrivals;
+                scope.spawn(move || callers::ask_until_the_end(self, arrivals, number));
             }
             hostile::spawn(self, scope);
             let changes = scope.spawn(|| change_adapters(self));
@@ -166,7 +174,8 @@ impl<'a> Life<'a> {
         let strange = counts.strange.get();
         // What hostile clients asked for may have been let in or not, and have ended in any way.
         let within = |server: u64, client: u64, more: u64| (client..=client + more + strange).contains(&server);
-        assert!(within(finished, counts.right.get(), 0), "answers: {told}");
+        // A task that the device of operations has no room for has its answer all the same.
+        assert!(within(finished, counts.right.get() + counts.denied.get(), 0), "answers: {told}");
         assert!(within(failed, counts.failed.get(), counts.lost.get()), "failures: {told}");
         assert!(within(expired, counts.expired.get(), 0) && cancelled <= strange, "ends: {told}");
         assert!(counts.failed.get() <= counts.blamed.get(), "more failed than was planned: {told}");

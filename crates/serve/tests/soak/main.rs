@@ -4,13 +4,17 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod adapters;
+mod attention;
 mod callers;
+#[path = "../kserve/case.rs"]
+mod case;
 mod changes;
 mod counts;
 mod device;
 mod faults;
 mod figures;
 mod hostile;
+mod kserve;
 mod late;
 mod life;
 #[path = "../../../../fuzz/mutate/mod.rs"]

@@ -1,10 +1,14 @@
 //! What is asked, and what the library alone answers.
 
+use std::sync::Arc;
+
 use rand::{Rng as _, SeedableRng as _};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use trifuse_serve::Models;
 
 use super::adapters::Shelf;
+use super::attention::{OTHERS, Query, queries};
 use super::mutate::Rng;
 use super::support::client::Client;
 use super::support::{tiny, writer};
@@ -42,6 +46,7 @@ pub struct World {
     pub writer: TempDir,
     pub vectors: Vec<Vector>,
     pub shelf: Shelf,
+    pub queries: Vec<[Query; OTHERS]>,
     pub writings: Vec<Writing>,
 }
 
@@ -54,7 +59,7 @@ impl World {
         let others: Vec<&[u32]> = vectors[..OF_TEXT].iter().map(|vector| vector.bits.as_slice()).collect();
         let shelf = Shelf::new(&mut library, &texts, &others);
         let writings = writings(&writer);
-        Self { encoder, writer, vectors, shelf, writings }
+        Self { encoder, writer, vectors, shelf, queries: queries(), writings }
     }
 
     /// The vectors of a text: of the base, and of the adapters that stay.
@@ -81,7 +86,8 @@ fn vectors(library: &mut tiny::Reference) -> Vec<Vector> {
 
 /// Each prompt and model, asked for one at a time of a server that does nothing else. What the base says is held against the model without an engine.
 fn writings(folder: &TempDir) -> Vec<Writing> {
-    let handle = super::life::server(None, None, Some(writer::model(folder.path())));
+    let models = Models { generator: Some(Arc::new(writer::model(folder.path()))), ..Models::default() };
+    let handle = super::life::server(None, models);
     let mut client = Client::to(handle.addr()).unwrap();
     let mut rng = Rng::seed_from_u64(12);
     let prompts: Vec<Vec<u32>> = (0..PROMPTS).map(|_| (0..rng.random_range(2..30)).map(|_| rng.random_range(3..writer::VOCABULARY as u32)).collect()).collect();
