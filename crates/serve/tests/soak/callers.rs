@@ -235,7 +235,7 @@ pub fn judge(life: &Life<'_>, client: &Client, answer: Result<Answer>, may: May,
 }
 
 /// The code of an error; the open inference protocol has words alone.
-fn code(answer: &Answer) -> String {
+pub fn code(answer: &Answer) -> String {
     let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
     let Some(words) = body["error"].as_str() else { return answer.code() };
     assert!(answer.headers.contains_key("x-request-id"), "{:?}", answer.headers);
@@ -253,6 +253,6 @@ fn code(answer: &Answer) -> String {
 }
 
 /// Whether a connection has ended rather than been reset.
-fn is_end(error: &Error) -> bool {
+pub fn is_end(error: &Error) -> bool {
     error.kind() == ErrorKind::UnexpectedEof
 }

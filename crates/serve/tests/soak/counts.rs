@@ -63,6 +63,8 @@ counts! {
     strange,
     /// Hostile clients by their sort.
     vanished, dripped, starved, halved, mangled,
+    /// Bodies that were changed and sent on connections that are kept; those among them that are answered all the same, and those that are refused.
+    mutants, sound, unsound,
     /// Faults that the device had, the rows of batches that they cost, and how often it stood still.
     faults, blamed, stalls,
     /// Adapters for which the device had no room.

@@ -17,6 +17,7 @@ use super::counts::Counts;
 use super::device::device;
 use super::faults::{Faults, Told};
 use super::hostile;
+use super::mutants;
 use super::mutate::Rng;
 use super::support::{tiny, writer};
 use super::world::World;
@@ -138,10 +139,14 @@ impl<'a> Life<'a> {
     pub fn run(&self, length: Duration, ending: Ending) {
         let handle = self.start();
         let arrivals = Arrivals::new(self.rng(0), RATE, |at, mean| if at % 1.0 < 0.8 { mean } else { mean * BURST });
+        let changed = Arrivals::new(self.rng(1), mutants::RATE, |_, mean| mean);
         std::thread::scope(|scope| {
             for number in 0..CALLERS {
                 let arrivals = &arrivals;
                 scope.spawn(move || callers::ask_until_the_end(self, arrivals, number));
+            }
+            for _ in 0..mutants::CONNECTIONS {
+                scope.spawn(|| mutants::send_until_the_end(self, &changed));
             }
             hostile::spawn(self, scope);
             let changes = scope.spawn(|| change_adapters(self));

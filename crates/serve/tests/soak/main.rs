@@ -17,6 +17,7 @@ mod hostile;
 mod kserve;
 mod late;
 mod life;
+mod mutants;
 #[path = "../../../../fuzz/mutate/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "requests are changed as text and as bytes")]
 mod mutate;
