@@ -48,7 +48,8 @@ fn query(mut case: Case, number: usize) -> Query {
 /// A device of operations with faults.
 struct Device {
     inner: Operator<Cpu>,
-    rng: Rng,
+    /// What its faults are drawn from, where it has any.
+    rng: Option<Rng>,
     told: Arc<Told>,
     counts: Arc<Counts>,
 }
@@ -62,10 +63,11 @@ impl Operate for Device {
         if self.told.lost.load(Ordering::SeqCst) {
             return fails(&|| Error::device("a launch", "gone, as planned"));
         }
-        match self.rng.random_range(0..200) {
+        let Some(rng) = &mut self.rng else { return self.inner.run(tasks) };
+        match rng.random_range(0..200) {
             0..4 => {
                 self.counts.stalls.one();
-                std::thread::sleep(Duration::from_millis(self.rng.random_range(5..40)));
+                std::thread::sleep(Duration::from_millis(rng.random_range(5..40)));
                 self.inner.run(tasks)
             }
             4..8 => {
@@ -77,12 +79,12 @@ impl Operate for Device {
     }
 }
 
-/// A device of operations whose faults are drawn by a seed.
-pub fn operations(seed: u64, told: &Arc<Told>, counts: &Arc<Counts>) -> OperationsModel {
+/// A device of operations whose faults are drawn by a seed, where there is one.
+pub fn operations(seed: Option<u64>, told: &Arc<Told>, counts: &Arc<Counts>) -> OperationsModel {
     let (told, counts) = (Arc::clone(told), Arc::clone(counts));
     let open = move || {
         let inner = Operator::new(Arc::new(Cpu::open(0)?))?;
-        Ok::<_, Error>(Box::new(Device { inner, rng: Rng::seed_from_u64(seed), told, counts }) as Box<dyn Operate>)
+        Ok::<_, Error>(Box::new(Device { inner, rng: seed.map(Rng::seed_from_u64), told, counts }) as Box<dyn Operate>)
     };
     OperationsModel { device: "cpu:0".into(), open: Box::new(open), region_bytes: REGION_BYTES }
 }

@@ -16,6 +16,9 @@ use super::mutate::Rng;
 use super::support::client::{Answer, Client};
 use super::world::{Vector, Writing};
 
+/// How much later than it is due a request may be sent; those that are later are counted.
+const BEHIND: Duration = Duration::from_millis(50);
+
 /// Requests of an open loop: each is due at its time, whoever is free.
 pub struct Arrivals {
     start: Instant,
@@ -29,6 +32,11 @@ impl Arrivals {
     /// Arrivals from now on, at the rate that `rate` makes of the time and of `mean`.
     pub fn new(rng: Rng, mean: f64, rate: fn(f64, f64) -> f64) -> Self {
         Self { start: Instant::now(), rate, mean, next: Mutex::new((0.0, rng)) }
+    }
+
+    /// The time since the start.
+    pub fn elapsed(&self) -> Duration {
+        self.start.elapsed()
     }
 
     /// Waits until the next request is due: how long behind the start that is, and what it is drawn from.
@@ -61,7 +69,11 @@ pub fn ask_until_the_end(life: &Life<'_>, arrivals: &Arrivals, number: usize) {
     let own = format!("own{number}");
     let mut kept = None;
     while !life.is_over() {
-        let (_, mut rng) = arrivals.next();
+        let (due, mut rng) = arrivals.next();
+        if !life.is_ending() {
+            life.counts.sent.one();
+            life.counts.behind.many(u64::from(arrivals.elapsed() > due + BEHIND));
+        }
         let mut client = match kept.take().map_or_else(|| Client::to(life.addr()), Ok) {
             Ok(client) => client,
             Err(error) => {

@@ -43,6 +43,8 @@ macro_rules! counts {
 }
 
 counts! {
+    /// Requests of callers that were due while a server was not told to end, those that were sent, and those that were sent late.
+    due, sent, behind,
     /// Whole answers of callers who wait for them, each compared bit for bit; and the streams among them.
     right, streams,
     /// Right answers among them that are of adapters which come and go; 404 of one that was not there.
@@ -65,6 +67,10 @@ counts! {
     vanished, dripped, starved, halved, mangled,
     /// Bodies that were changed and sent on connections that are kept; those among them that are answered all the same, and those that are refused.
     mutants, sound, unsound,
+    /// Changed bodies that were due while a server was not told to end, and those that were sent by then.
+    mutants_due, mutants_sent,
+    /// Queries of attention among those refused, which the device may have been asked about.
+    unsure,
     /// Faults that the device had, the rows of batches that they cost, and how often it stood still.
     faults, blamed, stalls,
     /// Adapters for which the device had no room.
@@ -74,12 +80,20 @@ counts! {
 }
 
 impl Counts {
+    /// Fails unless as much was asked as was due: who asks must not wait with the server.
+    pub fn check_pace(&self) {
+        let most = |sent: &Count, due: &Count| sent.get() * 10 >= due.get() * 9;
+        assert!(most(&self.sent, &self.due) && most(&self.mutants_sent, &self.mutants_due), "less was sent than was due: {self}");
+        assert!(self.behind.get() * 10 <= self.sent.get(), "much was sent late: {self}");
+        assert!(self.refused.get() > 0, "twice as much as can be done is never too much: {self}");
+    }
+
     /// Fails unless everything that can happen did.
     pub fn check_every_sort(&self) {
         let never: Vec<_> = self
             .each()
             .into_iter()
-            .filter(|(name, count)| *count == 0 && !["refused", "expired", "failed", "blamed", "lost", "roomless"].contains(name))
+            .filter(|(name, count)| *count == 0 && !["behind", "expired", "failed", "blamed", "lost", "roomless"].contains(name))
             .collect();
         assert!(never.is_empty(), "it never happened: {never:?}; {self}");
     }

@@ -15,6 +15,8 @@ pub struct Faults {
     rng: Rng,
     /// Batches until it fails for good.
     batches: u64,
+    /// Whether it does anything wrong on the way.
+    any: bool,
 }
 
 /// What devices are told by the test, and tell it.
@@ -28,14 +30,19 @@ pub struct Told {
 
 impl Faults {
     pub fn new(seed: u64) -> Self {
-        Self { rng: Rng::seed_from_u64(seed), batches: u64::MAX }
+        Self { rng: Rng::seed_from_u64(seed), batches: u64::MAX, any: true }
+    }
+
+    /// Those of a device that has none until it is lost.
+    pub fn none() -> Self {
+        Self { any: false, ..Self::new(0) }
     }
 
     /// Those of a device that does not live long.
     pub fn short(seed: u64) -> Self {
         let mut rng = Rng::seed_from_u64(seed);
         let batches = rng.random_range(5..60);
-        Self { rng, batches }
+        Self { rng, batches, any: true }
     }
 
     /// What happens before a batch.
@@ -53,6 +60,7 @@ impl Faults {
             return fault(Error::device("a launch", "gone, as planned"));
         }
         match self.rng.random_range(0..1000) {
+            _ if !self.any => Ok(()),
             0..15 => {
                 counts.stalls.one();
                 std::thread::sleep(Duration::from_millis(self.rng.random_range(20..120)));
@@ -74,7 +82,7 @@ impl Faults {
             counts.faults.one();
             return Err(Error::device("an adapter", "gone, as planned"));
         }
-        if self.rng.random_ratio(1, 10) {
+        if self.any && self.rng.random_ratio(1, 10) {
             counts.roomless.one();
             return Err(Error::OutOfMemory { requested: 1, purpose: "a soak's adapter".into() });
         }
