@@ -65,6 +65,8 @@ counts! {
     strange,
     /// Hostile clients by their sort.
     vanished, dripped, starved, halved, mangled,
+    /// Client processes that were killed, and what they had asked for.
+    killed, of_processes,
     /// Bodies that were changed and sent on connections that are kept; those among them that are answered all the same, and those that are refused.
     mutants, sound, unsound,
     /// Changed bodies that were due while a server was not told to end, and those that were sent by then.

@@ -18,6 +18,7 @@ use super::counts::Counts;
 use super::device::device;
 use super::faults::{Faults, Told};
 use super::hostile;
+use super::killed::kill_clients;
 use super::mutants;
 use super::mutate::Rng;
 use super::pace;
@@ -169,6 +170,7 @@ impl<'a> Life<'a> {
                 scope.spawn(|| mutants::send_until_the_end(self, &changed));
             }
             hostile::spawn(self, scope);
+            scope.spawn(|| kill_clients(self));
             let changes = scope.spawn(|| change_adapters(self));
             std::thread::sleep(length);
             if ending == Ending::Cleared {

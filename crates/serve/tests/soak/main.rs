@@ -14,6 +14,7 @@ mod device;
 mod faults;
 mod figures;
 mod hostile;
+mod killed;
 mod kserve;
 mod late;
 mod life;
@@ -52,6 +53,9 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 fn main() {
+    if killed::was_client() {
+        return;
+    }
     #[cfg(target_os = "linux")]
     in_one_arena();
     let trial = |name: &str, test: fn()| {

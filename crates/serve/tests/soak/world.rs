@@ -1,5 +1,6 @@
 //! What is asked, and what the library alone answers.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use rand::{Rng as _, SeedableRng as _};
@@ -9,6 +10,7 @@ use trifuse_serve::Models;
 
 use super::adapters::Shelf;
 use super::attention::{OTHERS, Query, queries};
+use super::killed::write_asks;
 use super::mutate::Rng;
 use super::support::client::Client;
 use super::support::{tiny, writer};
@@ -59,7 +61,14 @@ impl World {
         let others: Vec<&[u32]> = vectors[..OF_TEXT].iter().map(|vector| vector.bits.as_slice()).collect();
         let shelf = Shelf::new(&mut library, &texts, &others);
         let writings = writings(&writer);
-        Self { encoder, writer, vectors, shelf, queries: queries(), writings }
+        let world = Self { encoder, writer, vectors, shelf, queries: queries(), writings };
+        write_asks(&world, &world.asks());
+        world
+    }
+
+    /// The file of what client processes ask.
+    pub fn asks(&self) -> PathBuf {
+        self.encoder.path().join("asks.json")
     }
 
     /// The vectors of a text: of the base, and of the adapters that stay.
