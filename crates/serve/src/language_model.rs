@@ -125,7 +125,7 @@ impl Generate for LanguageModel {
     fn grammar(&self, structure: &Structure) -> Result<Arc<dyn Grammar>> {
         let make = || Structures::new(&self.speech.tokenizer, u32::try_from(self.vocabulary).unwrap_or(u32::MAX), &self.speech.ends);
         match self.structures.get_or_init(|| make().map_err(|error| error.to_string())) {
-            Ok(structures) => structures.grammar(structure),
+            Ok(structures) => begun(structures.grammar(structure)?, self.vocabulary),
             Err(error) => Err(Error::unsupported("structured answers", error.clone())),
         }
     }
@@ -195,4 +195,12 @@ impl std::fmt::Debug for LanguageModel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}, {} answers under way", self.speech.name, self.open.load(Ordering::Relaxed))
     }
+}
+
+/// Gives a grammar back that some token of the vocabulary begins. With another the engine would fail at the first token, as if that were the server's fault.
+fn begun(grammar: Arc<dyn Grammar>, vocabulary: usize) -> Result<Arc<dyn Grammar>> {
+    let mut mask = vec![0; vocabulary.div_ceil(32)];
+    grammar.begin()?.allow(&mut mask)?;
+    let any = mask.iter().any(|word| *word != 0);
+    if any { Ok(grammar) } else { Err(Error::invalid("structure", "one that the model's tokens can write", "one that none of them begins")) }
 }

@@ -9,10 +9,15 @@ use base64::prelude::BASE64_STANDARD;
 use rand::Rng as _;
 use serde_json::{Value, json};
 
+use super::kserve;
+use super::late;
 use super::life::Life;
 use super::mutate::Rng;
 use super::support::client::{Answer, Client};
 use super::world::{Vector, Writing};
+
+/// How much later than it is due a request may be sent; those that are later are counted.
+const BEHIND: Duration = Duration::from_millis(50);
 
 /// Requests of an open loop: each is due at its time, whoever is free.
 pub struct Arrivals {
@@ -27,6 +32,11 @@ impl Arrivals {
     /// Arrivals from now on, at the rate that `rate` makes of the time and of `mean`.
     pub fn new(rng: Rng, mean: f64, rate: fn(f64, f64) -> f64) -> Self {
         Self { start: Instant::now(), rate, mean, next: Mutex::new((0.0, rng)) }
+    }
+
+    /// The time since the start.
+    pub fn elapsed(&self) -> Duration {
+        self.start.elapsed()
     }
 
     /// Waits until the next request is due: how long behind the start that is, and what it is drawn from.
@@ -55,10 +65,15 @@ pub enum Next {
 }
 
 /// Asks until the server says that it ends, or is gone.
-pub fn ask_until_the_end(life: &Life<'_>, arrivals: &Arrivals) {
+pub fn ask_until_the_end(life: &Life<'_>, arrivals: &Arrivals, number: usize) {
+    let own = format!("own{number}");
     let mut kept = None;
     while !life.is_over() {
-        let (_, mut rng) = arrivals.next();
+        let (due, mut rng) = arrivals.next();
+        if !life.is_ending() {
+            life.counts.sent.one();
+            life.counts.behind.many(u64::from(arrivals.elapsed() > due + BEHIND));
+        }
         let mut client = match kept.take().map_or_else(|| Client::to(life.addr()), Ok) {
             Ok(client) => client,
             Err(error) => {
@@ -67,9 +82,13 @@ pub fn ask_until_the_end(life: &Life<'_>, arrivals: &Arrivals) {
                 return;
             }
         };
-        let next = match rng.random_range(0..10) {
-            0..6 => embed(life, &mut client, &mut rng),
-            6..8 => write(life, &mut client, &mut rng),
+        let next = match rng.random_range(0..20) {
+            14..16 => kserve::embed(life, &mut client, &mut rng),
+            16..18 => kserve::attend(life, &mut client, &mut rng),
+            18 => kserve::regions(life, &mut client, &mut rng, &own),
+            0..5 => embed(life, &mut client, &mut rng),
+            5..10 => late::embed(life, &mut client, &mut rng),
+            10..12 => write(life, &mut client, &mut rng),
             _ => stream(life, &mut client, &mut rng, Duration::ZERO),
         };
         match next {
@@ -86,7 +105,7 @@ pub fn any<'a, T>(rng: &mut Rng, all: &'a [T]) -> &'a T {
 }
 
 /// The bits of a vector in an answer.
-fn bits(vector: &Value) -> Vec<u32> {
+pub fn bits(vector: &Value) -> Vec<u32> {
     match vector {
         Value::String(text) => BASE64_STANDARD.decode(text).unwrap().chunks_exact(4).map(|four| u32::from_le_bytes(four.try_into().unwrap())).collect(),
         other => other.as_array().unwrap().iter().map(|value| (value.as_f64().unwrap() as f32).to_bits()).collect(),
@@ -122,13 +141,14 @@ fn embed(life: &Life<'_>, client: &mut Client, rng: &mut Rng) -> Next {
     let limit = rng.random_ratio(1, 20).then(|| rng.random_range(1..40u32).to_string());
     let headers: Vec<(&str, &str)> = limit.iter().map(|limit| ("x-request-timeout-ms", limit.as_str())).collect();
     let answer = client.send("POST", "/v1/embeddings", &headers, body.to_string().as_bytes());
-    judge(life, client, answer, limit.is_some(), |answer| check_vectors(answer, &asked))
+    let may = May { expire: limit.is_some(), ..May::default() };
+    judge(life, client, answer, may, |answer| check_vectors(answer, &asked))
 }
 
 fn write(life: &Life<'_>, client: &mut Client, rng: &mut Rng) -> Next {
     let Writing { ask, choice } = any(rng, &life.world.writings);
     let answer = client.send("POST", "/v1/completions", &[], ask.to_string().as_bytes());
-    judge(life, client, answer, false, |answer| assert_eq!(&answer.json()["choices"][0], choice, "{ask}"))
+    judge(life, client, answer, May::default(), |answer| assert_eq!(&answer.json()["choices"][0], choice, "{ask}"))
 }
 
 /// Reads a stream, with a rest before each of its chunks.
@@ -151,7 +171,7 @@ pub fn stream(life: &Life<'_>, client: &mut Client, rng: &mut Rng, rest: Duratio
             }
         }
     });
-    judge(life, client, answer, false, |answer| {
+    judge(life, client, answer, May::default(), |answer| {
         let text = answer.text();
         let events: Vec<&str> = text.split("\n\n").filter_map(|event| event.strip_prefix("data: ")).collect();
         assert_eq!(events.last(), Some(&"[DONE]"), "a stream without its mark: {text}");
@@ -162,8 +182,19 @@ pub fn stream(life: &Life<'_>, client: &mut Client, rng: &mut Rng, rest: Duratio
     })
 }
 
+/// What may come besides a right answer, by what was asked.
+#[derive(Clone, Copy, Default)]
+pub struct May {
+    /// It has a deadline that may pass.
+    pub expire: bool,
+    /// It names an adapter that may not have been there.
+    pub be_absent: bool,
+    /// The device may have no room for what it does.
+    pub be_crowded: bool,
+}
+
 /// Counts an answer, and fails where it is none that may come.
-pub fn judge(life: &Life<'_>, client: &Client, answer: Result<Answer>, limited: bool, right: impl FnOnce(&Answer)) -> Next {
+pub fn judge(life: &Life<'_>, client: &Client, answer: Result<Answer>, may: May, right: impl FnOnce(&Answer)) -> Next {
     let counts = &life.counts;
     let answer = match answer {
         Ok(answer) => answer,
@@ -174,11 +205,15 @@ pub fn judge(life: &Life<'_>, client: &Client, answer: Result<Answer>, limited: 
         }
         Err(error) => panic!("lost: {error} ({:?}); an answer had begun: {}; the server ends: {}", error.kind(), client.begun, life.is_ending()),
     };
-    let code = || (answer.status, answer.code());
+    let code = || (answer.status, code(&answer));
     match answer.status {
         200 => {
             right(&answer);
             counts.right.one();
+        }
+        404 => {
+            assert!(code().1 == "model_not_found" && may.be_absent, "{}", answer.text());
+            counts.absent.one();
         }
         429 => {
             assert_eq!(code().1, "overloaded");
@@ -188,6 +223,10 @@ pub fn judge(life: &Life<'_>, client: &Client, answer: Result<Answer>, limited: 
         500 => {
             assert!(counts.blamed.get() > 0, "no fault was planned: {}", answer.text());
             counts.failed.one();
+        }
+        503 if code().1 == "out_of_memory" => {
+            assert!(may.be_crowded && counts.crowded.get() > 0, "{}", answer.text());
+            counts.denied.one();
         }
         503 if code().1 == "device_lost" => {
             assert!(life.is_lost(), "{}", answer.text());
@@ -199,7 +238,7 @@ pub fn judge(life: &Life<'_>, client: &Client, answer: Result<Answer>, limited: 
             return Next::Over;
         }
         504 => {
-            assert!(limited, "{}", answer.text());
+            assert!(may.expire, "{}", answer.text());
             counts.expired.one();
         }
         _ => panic!("{}: {}", answer.status, answer.text()),
@@ -207,7 +246,25 @@ pub fn judge(life: &Life<'_>, client: &Client, answer: Result<Answer>, limited: 
     if answer.closes() { Next::Closed } else { Next::Goes }
 }
 
+/// The code of an error; the open inference protocol has words alone.
+pub fn code(answer: &Answer) -> String {
+    let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+    let Some(words) = body["error"].as_str() else { return answer.code() };
+    assert!(answer.headers.contains_key("x-request-id"), "{:?}", answer.headers);
+    let codes = [
+        ("the server is ending", "draining"),
+        ("the device failed", "device_lost"),
+        ("the device has no room", "out_of_memory"),
+        ("there is work for", "overloaded"),
+        ("model: there is no", "model_not_found"),
+        ("the deadline passed", "deadline_exceeded"),
+        ("the server failed", "internal"),
+    ];
+    let code = codes.iter().find(|(start, _)| words.starts_with(start)).map(|(_, code)| (*code).to_owned());
+    code.unwrap_or_else(|| panic!("an error of no known words: {} {words}", answer.status))
+}
+
 /// Whether a connection has ended rather than been reset.
-fn is_end(error: &Error) -> bool {
+pub fn is_end(error: &Error) -> bool {
     error.kind() == ErrorKind::UnexpectedEof
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rand::Rng as _;
 use serde_json::{Value, json};
 
-use super::callers::{any, check_vectors, judge, question, stream};
+use super::callers::{May, any, check_vectors, judge, question, stream};
 use super::life::Life;
 use super::mutate::{self, Rng};
 use super::support::client::Client;
@@ -116,7 +116,7 @@ fn starve(life: &Life<'_>, rng: &mut Rng) {
     }
     std::thread::sleep(Duration::from_millis(300));
     let answer = client.answer();
-    judge(life, &client, answer, false, |answer| check_vectors(answer, &asked));
+    judge(life, &client, answer, May::default(), |answer| check_vectors(answer, &asked));
     life.counts.starved.one();
 }
 

@@ -3,27 +3,35 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread::Scope;
 use std::time::{Duration, Instant};
 
 use rand::SeedableRng as _;
-use trifuse_serve::generate::Generate;
 use trifuse_serve::queueing::ledger::Outcome;
-use trifuse_serve::{Config, EmbeddingModel, Handle, LanguageModel, Server};
+use trifuse_serve::{AdapterRoot, Config, Handle, Models, Opened, Server};
 
+use super::adapters::{History, NAMES};
+use super::attention::operations;
 use super::callers::{self, Arrivals};
+use super::changes::change_adapters;
 use super::counts::Counts;
+use super::device::device;
 use super::faults::{Faults, Told};
 use super::hostile;
+use super::killed::kill_clients;
+use super::mutants;
 use super::mutate::Rng;
-use super::support::faulty::before;
+use super::pace;
 use super::support::{tiny, writer};
 use super::world::World;
 
-/// Callers who wait for their answers, each with a connection.
-const CALLERS: usize = 16;
-/// Requests a second of all callers in quiet times, and how many times more in a burst, which is a fifth of each second.
-const RATE: f64 = 150.0;
-const BURST: f64 = 3.0;
+/// Callers of the open loop, each with a connection: more than are ever under way.
+const CALLERS: usize = 96;
+/// Callers of the closed loop that finds out what can be done.
+const CLOSED: usize = 24;
+/// How long that is measured, behind a part that is not.
+const MEASURED: Duration = Duration::from_millis(1500);
+const WARM: Duration = Duration::from_millis(300);
 /// How long a server may take to end: what is under way has a part of a second to go.
 const LONGEST_END: Duration = Duration::from_secs(40);
 
@@ -32,6 +40,8 @@ const LONGEST_END: Duration = Duration::from_secs(40);
 pub enum Ending {
     /// As by SIGTERM, under load.
     Drained,
+    /// The same, behind a time in which no name of an adapter that comes and goes is left, and the devices have forgotten all of them.
+    Cleared,
     /// The device fails under load, and then it is ended as `trifuse serve` ends it.
     Lost,
 }
@@ -41,8 +51,13 @@ pub struct Life<'a> {
     pub world: &'a World,
     pub counts: Arc<Counts>,
     pub addr: Mutex<Option<SocketAddr>>,
+    /// What names of adapters have led to.
+    pub history: History,
+    /// Whether the region that all callers share is there.
+    pub shared: AtomicBool,
     seed: u64,
     told: Arc<Told>,
+    clearing: AtomicBool,
     ending: AtomicBool,
     over: AtomicBool,
 }
@@ -58,15 +73,16 @@ fn config() -> Config {
     config
 }
 
-/// A server of these models.
-pub fn server(encoder: Option<EmbeddingModel>, writer: Option<LanguageModel>) -> Handle {
-    Server::start(config(), encoder, writer.map(|writer| Arc::new(writer) as Arc<dyn Generate>)).unwrap()
+/// A server of these models, which loads adapters from `root`.
+pub fn server(root: Option<AdapterRoot>, models: Models) -> Handle {
+    Server::serve(Config { adapter_root: root, ..config() }, models).unwrap()
 }
 
 impl<'a> Life<'a> {
     pub fn new(seed: u64, world: &'a World) -> Self {
         let (counts, told) = (Arc::default(), Arc::default());
-        Self { world, counts, addr: Mutex::new(None), seed, told, ending: AtomicBool::new(false), over: AtomicBool::new(false) }
+        let [shared, clearing, ending, over] = [false; 4].map(AtomicBool::new);
+        Self { world, counts, addr: Mutex::new(None), history: History::new(), shared, seed, told, clearing, ending, over }
     }
 
     /// Where the server is.
@@ -84,6 +100,11 @@ impl<'a> Life<'a> {
         self.told.lost.load(Ordering::SeqCst)
     }
 
+    /// Whether adapters that come and go are to go.
+    pub fn is_clearing(&self) -> bool {
+        self.clearing.load(Ordering::SeqCst)
+    }
+
     /// Whether the server has ended.
     pub fn is_over(&self) -> bool {
         self.over.load(Ordering::SeqCst)
@@ -94,43 +115,97 @@ impl<'a> Life<'a> {
         Rng::seed_from_u64(self.seed.wrapping_mul(1009).wrapping_add(number))
     }
 
-    /// A server, every second one with two devices, of which one fails on the way.
-    fn start(&self) -> Handle {
-        let (mut faults, told, counts) = (Faults::new(self.seed), Arc::clone(&self.told), Arc::clone(&self.counts));
-        let deed = move |rows: &[trifuse::model::Row<'_>]| faults.before(rows, &told, &counts);
-        let mut model = tiny::model_with(self.world.encoder.path(), before(deed));
-        if self.seed.is_multiple_of(2) {
-            let (mut second, told, counts) = (Faults::short(self.seed + 1), Arc::clone(&self.told), Arc::clone(&self.counts));
-            let deed = move |rows: &[trifuse::model::Row<'_>]| second.before(rows, &told, &counts);
-            model = model.and("cpu:0", tiny::opens(self.world.encoder.path(), before(deed)));
+    /// What opens the encoder on a device with these faults.
+    fn opens(&self, faults: Faults) -> impl FnOnce(&mut Opened) + Send + 'static {
+        let (begin, device) = (self.world.shelf.begin(), device(faults, NAMES, &self.told, &self.counts));
+        move |opened| {
+            begin(opened);
+            device(opened);
         }
-        let handle = server(Some(model), Some(writer::model(self.world.writer.path())));
+    }
+
+    /// A server, every second one with two devices, of which one fails on the way; where it is not to be `spared`, its devices have faults.
+    fn start(&self, spared: bool) -> Handle {
+        let faults = if spared { Faults::none() } else { Faults::new(self.seed) };
+        let mut model = tiny::model_with(self.world.encoder.path(), self.opens(faults));
+        if !spared && self.seed.is_multiple_of(2) {
+            model = model.and("cpu:0", tiny::opens(self.world.encoder.path(), self.opens(Faults::short(self.seed + 1))));
+        }
+        let models = Models {
+            embeddings: Some(model),
+            generator: Some(Arc::new(writer::model(self.world.writer.path()))),
+            operations: Some(operations((!spared).then_some(self.seed + 2), &self.told, &self.counts)),
+        };
+        let handle = server(Some(self.world.shelf.root()), models);
         *self.addr.lock().unwrap() = Some(handle.addr());
         handle
     }
 
-    /// Lives for about so long, ends, and holds the server's books against those of the clients.
-    pub fn run(&self, length: Duration, ending: Ending) {
-        let handle = self.start();
-        let arrivals = Arrivals::new(self.rng(0), RATE, |at, mean| if at % 1.0 < 0.8 { mean } else { mean * BURST });
+    /// What a server can do of what callers ask, a second: a closed loop never lets it rest, and nothing goes wrong.
+    pub fn can_do(&self) -> f64 {
+        let handle = self.start(true);
+        let arrivals = Arrivals::new(self.rng(0), f64::INFINITY, |_, mean| mean);
+        let mut done = 0.0;
         std::thread::scope(|scope| {
-            for _ in 0..CALLERS {
-                scope.spawn(|| callers::ask_until_the_end(self, &arrivals));
+            self.ask(scope, CLOSED, &arrivals);
+            std::thread::sleep(WARM);
+            let before = self.counts.right.get();
+            std::thread::sleep(MEASURED);
+            done = (self.counts.right.get() - before) as f64 / MEASURED.as_secs_f64();
+            self.end(&handle);
+        });
+        self.check_books(&handle);
+        handle.wait();
+        done
+    }
+
+    /// Lives for about so long, ends, and holds the server's books against those of the clients. `can` is what it can do.
+    pub fn run(&self, length: Duration, ending: Ending, can: f64) {
+        let handle = self.start(false);
+        let arrivals = Arrivals::new(self.rng(0), can, pace::rate);
+        let changed = Arrivals::new(self.rng(1), mutants::RATE, |_, mean| mean);
+        std::thread::scope(|scope| {
+            self.ask(scope, CALLERS, &arrivals);
+            for _ in 0..mutants::CONNECTIONS {
+                scope.spawn(|| mutants::send_until_the_end(self, &changed));
             }
             hostile::spawn(self, scope);
+            scope.spawn(|| kill_clients(self));
+            let changes = scope.spawn(|| change_adapters(self));
             std::thread::sleep(length);
+            if ending == Ending::Cleared {
+                self.clearing.store(true, Ordering::SeqCst);
+                changes.join().unwrap();
+                until("the devices forget every adapter that went", || self.told.held.load(Ordering::SeqCst) == 0);
+                self.counts.cleared.one();
+            }
             if ending == Ending::Lost {
                 self.told.lost.store(true, Ordering::SeqCst);
                 until("the loss is seen", || handle.is_lost());
                 std::thread::sleep(Duration::from_millis(100));
             }
-            self.ending.store(true, Ordering::SeqCst);
-            handle.drain();
-            until("the server ends", || handle.is_finished());
-            self.over.store(true, Ordering::SeqCst);
+            let lived = arrivals.elapsed().as_secs_f64();
+            self.counts.due.many(pace::due(lived, can) as u64);
+            self.counts.mutants_due.many((mutants::RATE * lived) as u64);
+            self.end(&handle);
         });
         self.check_books(&handle);
         handle.wait();
+    }
+
+    /// Lets so many callers ask until the server is gone.
+    fn ask<'scope, 'env: 'scope>(&'env self, scope: &'scope Scope<'scope, 'env>, callers: usize, arrivals: &'env Arrivals) {
+        for number in 0..callers {
+            scope.spawn(move || callers::ask_until_the_end(self, arrivals, number));
+        }
+    }
+
+    /// Ends the server, as by SIGTERM.
+    fn end(&self, handle: &Handle) {
+        self.ending.store(true, Ordering::SeqCst);
+        handle.drain();
+        until("the server ends", || handle.is_finished());
+        self.over.store(true, Ordering::SeqCst);
     }
 
     fn check_books(&self, handle: &Handle) {
@@ -141,7 +216,8 @@ impl<'a> Life<'a> {
         let strange = counts.strange.get();
         // What hostile clients asked for may have been let in or not, and have ended in any way.
         let within = |server: u64, client: u64, more: u64| (client..=client + more + strange).contains(&server);
-        assert!(within(finished, counts.right.get(), 0), "answers: {told}");
+        // A task that the device of operations has no room for has its answer all the same.
+        assert!(within(finished, counts.right.get() + counts.denied.get(), counts.unsure.get()), "answers: {told}");
         assert!(within(failed, counts.failed.get(), counts.lost.get()), "failures: {told}");
         assert!(within(expired, counts.expired.get(), 0) && cancelled <= strange, "ends: {told}");
         assert!(counts.failed.get() <= counts.blamed.get(), "more failed than was planned: {told}");

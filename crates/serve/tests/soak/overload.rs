@@ -98,8 +98,7 @@ fn saturation(handle: &Handle) -> f64 {
     seen.goodput(start)
 }
 
-#[test]
-fn an_overloaded_device_does_what_it_can_and_the_rest_is_refused_at_once() {
+pub fn an_overloaded_device_does_what_it_can_and_the_rest_is_refused_at_once() {
     let _alone = super::alone();
     let (handle, _folder) = start();
     let before = saturation(&handle);

@@ -1,15 +1,26 @@
 //! What is asked, and what the library alone answers.
 
+use std::path::PathBuf;
+use std::sync::Arc;
+
 use rand::{Rng as _, SeedableRng as _};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use trifuse_serve::Models;
 
+use super::adapters::Shelf;
+use super::attention::{OTHERS, Query, queries};
+use super::killed::write_asks;
 use super::mutate::Rng;
 use super::support::client::Client;
 use super::support::{tiny, writer};
 
 /// Texts for embeddings.
 const TEXTS: usize = 24;
+/// The first of them, which are asked for by adapters that come and go.
+pub const LATE_TEXTS: usize = 8;
+/// Vectors of a text: of the base, and of the adapters that stay.
+const OF_TEXT: usize = 1 + tiny::ADAPTERS.len();
 /// Prompts to go on with.
 const PROMPTS: usize = 10;
 /// Tokens of an answer, at most.
@@ -36,20 +47,37 @@ pub struct World {
     pub encoder: TempDir,
     pub writer: TempDir,
     pub vectors: Vec<Vector>,
+    pub shelf: Shelf,
+    pub queries: Vec<[Query; OTHERS]>,
     pub writings: Vec<Writing>,
 }
 
 impl World {
     pub fn new() -> Self {
         let (encoder, writer) = (tiny::folder(), writer::folder());
-        let vectors = vectors(&encoder);
+        let mut library = tiny::Reference::new(encoder.path());
+        let vectors = vectors(&mut library);
+        let texts: Vec<&[i32]> = vectors.chunks(OF_TEXT).take(LATE_TEXTS).map(|same| same[0].ids.as_slice()).collect();
+        let others: Vec<&[u32]> = vectors[..OF_TEXT].iter().map(|vector| vector.bits.as_slice()).collect();
+        let shelf = Shelf::new(&mut library, &texts, &others);
         let writings = writings(&writer);
-        Self { encoder, writer, vectors, writings }
+        let world = Self { encoder, writer, vectors, shelf, queries: queries(), writings };
+        write_asks(&world, &world.asks());
+        world
+    }
+
+    /// The file of what client processes ask.
+    pub fn asks(&self) -> PathBuf {
+        self.encoder.path().join("asks.json")
+    }
+
+    /// The vectors of a text: of the base, and of the adapters that stay.
+    pub fn of_text(&self, text: usize) -> &[Vector] {
+        &self.vectors[text * OF_TEXT..][..OF_TEXT]
     }
 }
 
-fn vectors(folder: &TempDir) -> Vec<Vector> {
-    let mut library = tiny::Reference::new(folder.path());
+fn vectors(library: &mut tiny::Reference) -> Vec<Vector> {
     let mut rng = Rng::seed_from_u64(11);
     let mut all = Vec::new();
     for _ in 0..TEXTS {
@@ -61,13 +89,14 @@ fn vectors(folder: &TempDir) -> Vec<Vector> {
         }
     }
     // A base that answered in an adapter's place would be seen.
-    all.chunks(1 + tiny::ADAPTERS.len()).for_each(|same| assert!(same[1].bits != same[0].bits && same[2].bits != same[0].bits && same[1].bits != same[2].bits));
+    all.chunks(OF_TEXT).for_each(|same| assert!(same[1].bits != same[0].bits && same[2].bits != same[0].bits && same[1].bits != same[2].bits));
     all
 }
 
 /// Each prompt and model, asked for one at a time of a server that does nothing else. What the base says is held against the model without an engine.
 fn writings(folder: &TempDir) -> Vec<Writing> {
-    let handle = super::life::server(None, Some(writer::model(folder.path())));
+    let models = Models { generator: Some(Arc::new(writer::model(folder.path()))), ..Models::default() };
+    let handle = super::life::server(None, models);
     let mut client = Client::to(handle.addr()).unwrap();
     let mut rng = Rng::seed_from_u64(12);
     let prompts: Vec<Vec<u32>> = (0..PROMPTS).map(|_| (0..rng.random_range(2..30)).map(|_| rng.random_range(3..writer::VOCABULARY as u32)).collect()).collect();

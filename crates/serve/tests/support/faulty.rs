@@ -48,6 +48,11 @@ pub fn around(
     deed: impl FnMut(&[Row<'_>]) -> Result<()> + Send + 'static,
     behind: impl FnMut() -> Result<()> + Send + 'static,
 ) -> impl FnOnce(&mut Opened) + Send + 'static {
+    wrapped(move |inner| Box::new(Faulty { inner, before: Box::new(deed), behind: Box::new(behind) }))
+}
+
+/// Puts what `wrap` makes of the encoder in its place.
+pub fn wrapped(wrap: impl FnOnce(Box<dyn Embedder>) -> Box<dyn Embedder> + Send + 'static) -> impl FnOnce(&mut Opened) + Send + 'static {
     struct Nothing;
     impl Embedder for Nothing {
         fn submit(&mut self, _: &[Row<'_>]) -> Result<()> {
@@ -60,6 +65,6 @@ pub fn around(
     }
     move |opened| {
         let inner = std::mem::replace(&mut opened.embedder, Box::new(Nothing));
-        opened.embedder = Box::new(Faulty { inner, before: Box::new(deed), behind: Box::new(behind) });
+        opened.embedder = wrap(inner);
     }
 }

@@ -6,6 +6,7 @@ mod described;
 mod drain;
 mod embeddings;
 mod faults;
+mod forms;
 mod limits;
 mod page;
 mod replicas;

@@ -1,0 +1,90 @@
+//! Queries of attention with what the library gives for them, and their device, which has faults.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use rand::{Rng as _, SeedableRng as _};
+use trifuse::backends::cpu::Cpu;
+use trifuse::device::Open;
+use trifuse::ops::checksum::checksum;
+use trifuse::{DType, Error};
+use trifuse_serve::operations::task::{Done, Task};
+use trifuse_serve::operations::{Operate, OperationsModel, Operator, Ran};
+
+use super::case::{Case, dense, listed, mapped};
+use super::counts::Counts;
+use super::faults::Told;
+use super::mutate::Rng;
+
+/// Queries of one shape that differ in their q alone.
+pub const OTHERS: usize = 3;
+/// Bytes that regions may have.
+const REGION_BYTES: u64 = 16 << 20;
+
+/// A query, and what the library gives for it.
+pub struct Query {
+    pub case: Case,
+    pub o: Vec<u8>,
+    pub sum: u64,
+}
+
+/// Every type with all blocks, with a map and with lists, each with several q.
+pub fn queries() -> Vec<[Query; OTHERS]> {
+    let cases = DType::ALL.into_iter().flat_map(|dtype| [dense(dtype), mapped(dtype), listed(dtype)]);
+    let all: Vec<[Query; OTHERS]> = cases.map(|case| std::array::from_fn(|number| query(case.clone(), number))).collect();
+    // A query that got another's q is seen.
+    all.iter().for_each(|[a, b, c]| assert!(a.o != b.o && a.o != c.o && b.o != c.o && a.sum != b.sum));
+    all
+}
+
+fn query(mut case: Case, number: usize) -> Query {
+    case.values[0].rotate_left(number);
+    let o = case.of_library();
+    case.check(&o);
+    Query { case, sum: checksum(&o), o }
+}
+
+/// A device of operations with faults.
+struct Device {
+    inner: Operator<Cpu>,
+    /// What its faults are drawn from, where it has any.
+    rng: Option<Rng>,
+    told: Arc<Told>,
+    counts: Arc<Counts>,
+}
+
+impl Operate for Device {
+    fn run(&mut self, tasks: &[&Task]) -> Ran {
+        let fails = |error: &dyn Fn() -> Error| {
+            self.counts.faults.one();
+            Ran { results: tasks.iter().map(|_| Err::<Done, Error>(error())).collect(), planned: Duration::ZERO, together: 0 }
+        };
+        if self.told.lost.load(Ordering::SeqCst) {
+            return fails(&|| Error::device("a launch", "gone, as planned"));
+        }
+        let Some(rng) = &mut self.rng else { return self.inner.run(tasks) };
+        match rng.random_range(0..200) {
+            0..4 => {
+                self.counts.stalls.one();
+                std::thread::sleep(Duration::from_millis(rng.random_range(5..40)));
+                self.inner.run(tasks)
+            }
+            4..8 => {
+                self.counts.crowded.many(tasks.len() as u64);
+                fails(&|| Error::OutOfMemory { requested: 1, purpose: "a soak's operation".into() })
+            }
+            _ => self.inner.run(tasks),
+        }
+    }
+}
+
+/// A device of operations whose faults are drawn by a seed, where there is one.
+pub fn operations(seed: Option<u64>, told: &Arc<Told>, counts: &Arc<Counts>) -> OperationsModel {
+    let (told, counts) = (Arc::clone(told), Arc::clone(counts));
+    let open = move || {
+        let inner = Operator::new(Arc::new(Cpu::open(0)?))?;
+        Ok::<_, Error>(Box::new(Device { inner, rng: seed.map(Rng::seed_from_u64), told, counts }) as Box<dyn Operate>)
+    };
+    OperationsModel { device: "cpu:0".into(), open: Box::new(open), region_bytes: REGION_BYTES }
+}
