@@ -1,5 +1,6 @@
 //! Queries of attention with what the library gives for them, and their device, which has faults.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -52,30 +53,46 @@ struct Device {
     rng: Option<Rng>,
     told: Arc<Told>,
     counts: Arc<Counts>,
+    /// The batches that it was given: which of them fail, and with what.
+    given: VecDeque<Option<Ran>>,
 }
 
-impl Operate for Device {
-    fn run(&mut self, tasks: &[&Task]) -> Ran {
+impl Device {
+    /// The fault of the next batch, if it has one.
+    fn fault(&mut self, tasks: usize) -> Option<Ran> {
         let fails = |error: &dyn Fn() -> Error| {
             self.counts.faults.one();
-            Ran { results: tasks.iter().map(|_| Err::<Done, Error>(error())).collect(), planned: Duration::ZERO, together: 0 }
+            Some(Ran { results: (0..tasks).map(|_| Err::<Done, Error>(error())).collect(), planned: Duration::ZERO, together: 0 })
         };
         if self.told.lost.load(Ordering::SeqCst) {
             return fails(&|| Error::device("a launch", "gone, as planned"));
         }
-        let Some(rng) = &mut self.rng else { return self.inner.run(tasks) };
-        match rng.random_range(0..200) {
+        match self.rng.as_mut()?.random_range(0..200) {
             0..4 => {
                 self.counts.stalls.one();
-                std::thread::sleep(Duration::from_millis(rng.random_range(5..40)));
-                self.inner.run(tasks)
+                std::thread::sleep(Duration::from_millis(self.rng.as_mut()?.random_range(5..40)));
+                None
             }
             4..8 => {
-                self.counts.crowded.many(tasks.len() as u64);
+                self.counts.crowded.many(tasks as u64);
                 fails(&|| Error::OutOfMemory { requested: 1, purpose: "a soak's operation".into() })
             }
-            _ => self.inner.run(tasks),
+            _ => None,
         }
+    }
+}
+
+impl Operate for Device {
+    fn submit(&mut self, tasks: &[&Task]) {
+        let fault = self.fault(tasks.len());
+        if fault.is_none() {
+            self.inner.submit(tasks);
+        }
+        self.given.push_back(fault);
+    }
+
+    fn finish(&mut self) -> Ran {
+        self.given.pop_front().flatten().unwrap_or_else(|| self.inner.finish())
     }
 }
 
@@ -84,7 +101,7 @@ pub fn operations(seed: Option<u64>, told: &Arc<Told>, counts: &Arc<Counts>) -> 
     let (told, counts) = (Arc::clone(told), Arc::clone(counts));
     let open = move || {
         let inner = Operator::new(Arc::new(Cpu::open(0)?))?;
-        Ok::<_, Error>(Box::new(Device { inner, rng: seed.map(Rng::seed_from_u64), told, counts }) as Box<dyn Operate>)
+        Ok::<_, Error>(Box::new(Device { inner, rng: seed.map(Rng::seed_from_u64), told, counts, given: VecDeque::new() }) as Box<dyn Operate>)
     };
     OperationsModel { device: "cpu:0".into(), open: Box::new(open), region_bytes: REGION_BYTES }
 }
