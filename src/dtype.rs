@@ -123,6 +123,15 @@ impl DType {
             Self::F32 => bytes.chunks_exact(4).map(|b| f64::from(f32::from_le_bytes([b[0], b[1], b[2], b[3]]))).collect(),
         }
     }
+
+    /// Little-endian elements of this type as f32, which holds each of them.
+    pub fn decode_f32(self, bytes: &[u8]) -> Vec<f32> {
+        match self {
+            Self::F16 => widened(bytes, <[f16]>::convert_to_f32_slice, f16::from_le_bytes),
+            Self::BF16 => widened(bytes, <[bf16]>::convert_to_f32_slice, bf16::from_le_bytes),
+            Self::F32 => bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
+        }
+    }
 }
 
 /// The bytes of all values, one after another.
@@ -145,6 +154,19 @@ fn rounded<T: Copy + Default>(values: &[f32], round: impl Fn(&mut [T], &[f32]), 
         to.chunks_exact_mut(2).zip(made).for_each(|(element, &mut value)| element.copy_from_slice(&bytes_of(value)));
     }
     bytes
+}
+
+/// The values of elements that `widen` widens many at a time, as processors have instructions for.
+fn widened<T: Copy + Default>(bytes: &[u8], widen: impl Fn(&[T], &mut [f32]), of_bytes: impl Fn([u8; 2]) -> T) -> Vec<f32> {
+    const MANY: usize = 1024;
+    let mut values = vec![0.0; bytes.len() / 2];
+    let mut read = [T::default(); MANY];
+    for (to, from) in values.chunks_mut(MANY).zip(bytes.chunks(2 * MANY)) {
+        let read = &mut read[..to.len()];
+        read.iter_mut().zip(from.chunks_exact(2)).for_each(|(element, bytes)| *element = of_bytes([bytes[0], bytes[1]]));
+        widen(read, to);
+    }
+    values
 }
 
 /// `value` with its low 32 bits folded into one. `half` looks at the upper half of an f64 alone, and so takes a value just above a midpoint
@@ -191,6 +213,18 @@ mod tests {
             let bits = |value: f64| dtype.encode(&[0.5, value]);
             assert!(dtype.all_finite(&bits(-3.0)) && dtype.all_finite(&dtype.encode_f32(&[0.25, -3.0])));
             assert!([f64::NAN, f64::INFINITY, f64::NEG_INFINITY].into_iter().all(|value| !dtype.all_finite(&bits(value))), "{dtype}");
+        }
+    }
+
+    #[test]
+    fn elements_are_the_same_numbers_in_f32_and_in_f64() {
+        for dtype in DType::ALL {
+            // Every exponent, with odd lengths and what is left of a row behind whole elements.
+            let all: Vec<u8> = (0..=u16::MAX).step_by(7).flat_map(u16::to_le_bytes).collect();
+            let bytes = &all[..all.len() - 3];
+            let (narrow, wide) = (dtype.decode_f32(bytes), dtype.decode(bytes));
+            assert_eq!((narrow.len(), wide.len()), (bytes.len() / dtype.size() as usize, narrow.len()));
+            assert!(narrow.iter().zip(&wide).all(|(one, other)| f64::from(*one) == *other || one.is_nan() && other.is_nan()), "{dtype}");
         }
     }
 

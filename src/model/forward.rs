@@ -200,8 +200,17 @@ impl<D: Backend> Encoder<D> {
     /// # Errors
     /// The errors of [`prepare`](Self::prepare) and [`run`](Self::run). Then this batch is not on the device, and those before it are.
     pub fn submit(&mut self, rows: &[Row<'_>]) -> Result<()> {
+        self.submit_first(rows, rows.len())
+    }
+
+    /// Puts a batch on the device as [`submit`](Self::submit) does, of which [`finish`](Self::finish) gives the first `wanted` embeddings. Rows that only fill a
+    /// batch up, so that it has a shape that was captured, are not read.
+    ///
+    /// # Errors
+    /// The errors of [`submit`](Self::submit).
+    pub fn submit_first(&mut self, rows: &[Row<'_>], wanted: usize) -> Result<()> {
         let batch = self.prepare(rows)?;
-        let bytes = self.bytes(&batch);
+        let bytes = self.bytes(wanted.min(batch.count));
         let room = self.pipeline.room(&self.session, bytes)?;
         self.run(&batch)?;
         let class = self.classes.get(&batch.shape).ok_or_else(|| Error::invalid("batch", "a class", "none"))?;
@@ -336,18 +345,18 @@ impl<D: Backend> Encoder<D> {
         ensure(self.held == batch.number, "batch", "the one that was run last", "another")?;
         let class = self.classes.get(&batch.shape).filter(|class| class.loaded == batch.number);
         let class = class.ok_or_else(|| Error::invalid("batch", "the last one prepared of its class", "one that another took the place of"))?;
-        let out = class.buffers.out.sub_slice(0, self.bytes(batch)).ok_or_else(|| Error::invalid("batch", "embeddings of every row", "fewer"))?;
+        let out = class.buffers.out.sub_slice(0, self.bytes(batch.count)).ok_or_else(|| Error::invalid("batch", "embeddings of every row", "fewer"))?;
         let bytes = self.session.read(&out)?;
         Ok(self.decoded(&bytes))
     }
 
     /// Bytes of a batch's embeddings.
-    fn bytes(&self, batch: &Prepared) -> u64 {
-        batch.count as u64 * self.config.hidden * self.options.dtype.size()
+    fn bytes(&self, count: usize) -> u64 {
+        count as u64 * self.config.hidden * self.options.dtype.size()
     }
 
     fn decoded(&self, bytes: &[u8]) -> Vec<f32> {
-        self.options.dtype.decode(bytes).into_iter().map(|value| value as f32).collect()
+        self.options.dtype.decode_f32(bytes)
     }
 }
 

@@ -45,7 +45,7 @@ impl<D: Device> Pipeline<D> {
     /// # Errors
     /// No device memory.
     pub fn room(&mut self, session: &Session<D>, bytes: u64) -> Result<Slice<D>> {
-        let bytes = bytes.next_multiple_of(WORD);
+        let bytes = bytes.next_multiple_of(WORD).max(WORD);
         // Memory that is too small for this batch is so for others of its size: it goes.
         let kept = std::iter::from_fn(|| self.spare.pop()).find(|kept| kept.len() >= bytes);
         kept.map_or_else(|| session.alloc(bytes), Ok)

@@ -10,13 +10,13 @@ use crate::queueing::registry::Generation;
 
 /// Something that embeds batches of sentences. It stays on the thread where it was opened.
 pub trait Embedder {
-    /// Puts a batch on the device, behind those that are there, and does not wait for it.
+    /// Puts a batch on the device, behind those that are there, and does not wait for it. The first `wanted` of its rows are asked for; the others fill it up.
     ///
     /// # Errors
     /// A row that is not sound; no device memory; a device that fails. Then the device does not have this batch, and has those before it.
-    fn submit(&mut self, rows: &[Row<'_>]) -> Result<()>;
+    fn submit(&mut self, rows: &[Row<'_>], wanted: usize) -> Result<()>;
 
-    /// The vectors of the batch that was submitted first of those that are not finished, one after the other in the order of its rows. Waits for it.
+    /// The vectors that are wanted of the batch that was submitted first of those that are not finished, one after the other in the order of its rows. Waits for it.
     ///
     /// # Errors
     /// No batch was submitted; a device that fails. Then the batch is gone.
@@ -47,8 +47,8 @@ pub trait Embedder {
 }
 
 impl<D: Backend> Embedder for Encoder<D> {
-    fn submit(&mut self, rows: &[Row<'_>]) -> Result<()> {
-        Self::submit(self, rows)
+    fn submit(&mut self, rows: &[Row<'_>], wanted: usize) -> Result<()> {
+        Self::submit_first(self, rows, wanted)
     }
 
     fn finish(&mut self) -> Result<Vec<f32>> {

@@ -131,7 +131,7 @@ impl Runner {
     /// Waits for the first batch of the device, and answers it.
     fn answer_first(&mut self, line: &Line, names: &Names<Copies>) -> Next {
         let Some(flight) = self.flights.pop_front() else { return Next::End };
-        let result = self.finish(flight.queued.len());
+        let result = self.embedder.finish();
         self.answer_one(flight, result, line, names)
     }
 
@@ -174,7 +174,7 @@ impl Runner {
         let mut values = Vec::with_capacity(works.len() * self.width);
         for half in [first, second] {
             self.submit(half, None)?;
-            values.extend(self.finish(half.len())?);
+            values.extend(self.embedder.finish()?);
         }
         Ok(values)
     }
@@ -194,14 +194,7 @@ impl Runner {
         let zeros = vec![0; self.max_tokens];
         let mut rows = works.iter().map(|work| self.row(work)).collect::<Result<Vec<Row<'_>>>>()?;
         rows.extend(filling.iter().map(|length| Row { ids: &zeros[..*length], adapter: None }));
-        self.embedder.submit(&rows)
-    }
-
-    /// The vectors of the sentences of the device's first batch, without those of what fills it up.
-    fn finish(&mut self, sentences: usize) -> Result<Vec<f32>> {
-        let mut values = self.embedder.finish()?;
-        values.truncate(sentences * self.width);
-        Ok(values)
+        self.embedder.submit(&rows, works.len())
     }
 
     fn answer(&self, jobs: Vec<Job>, result: Result<Vec<f32>>) {

@@ -40,9 +40,9 @@ impl Device {
 }
 
 impl Embedder for Device {
-    fn submit(&mut self, rows: &[Row<'_>]) -> Result<()> {
+    fn submit(&mut self, rows: &[Row<'_>], wanted: usize) -> Result<()> {
         self.faults.before(rows, &self.told, &self.counts)?;
-        self.inner.submit(rows)?;
+        self.inner.submit(rows, wanted)?;
         let begins = self.ends.back().map_or_else(Instant::now, |ends| (*ends).max(Instant::now()));
         self.ends.push_back(begins + BATCH);
         Ok(())

@@ -33,9 +33,9 @@ const REFUSED_WITHIN: Duration = Duration::from_millis(50);
 struct Steady(VecDeque<(Instant, usize)>);
 
 impl Embedder for Steady {
-    fn submit(&mut self, rows: &[Row<'_>]) -> Result<()> {
+    fn submit(&mut self, _: &[Row<'_>], wanted: usize) -> Result<()> {
         let begins = self.0.back().map_or_else(Instant::now, |(ends, _)| *ends);
-        self.0.push_back((begins + BATCH, rows.len()));
+        self.0.push_back((begins + BATCH, wanted));
         Ok(())
     }
 

@@ -15,9 +15,9 @@ struct Faulty {
 }
 
 impl Embedder for Faulty {
-    fn submit(&mut self, rows: &[Row<'_>]) -> Result<()> {
+    fn submit(&mut self, rows: &[Row<'_>], wanted: usize) -> Result<()> {
         (self.before)(rows)?;
-        self.inner.submit(rows)
+        self.inner.submit(rows, wanted)
     }
 
     fn finish(&mut self) -> Result<Vec<f32>> {
@@ -55,7 +55,7 @@ pub fn around(
 pub fn wrapped(wrap: impl FnOnce(Box<dyn Embedder>) -> Box<dyn Embedder> + Send + 'static) -> impl FnOnce(&mut Opened) + Send + 'static {
     struct Nothing;
     impl Embedder for Nothing {
-        fn submit(&mut self, _: &[Row<'_>]) -> Result<()> {
+        fn submit(&mut self, _: &[Row<'_>], _: usize) -> Result<()> {
             Err(Error::invalid("embedder", "one", "none"))
         }
 

@@ -171,8 +171,8 @@ fn a_vector_that_is_not_finite_is_no_answer() {
     #[derive(Default)]
     struct Odd(VecDeque<Vec<f32>>);
     impl Embedder for Odd {
-        fn submit(&mut self, rows: &[Row<'_>]) -> Result<()> {
-            self.0.push_back(rows.iter().flat_map(|row| [if row.ids.len() > 3 { f32::NAN } else { 0.5 }; crate::support::tiny::WIDTH]).collect());
+        fn submit(&mut self, rows: &[Row<'_>], wanted: usize) -> Result<()> {
+            self.0.push_back(rows.iter().take(wanted).flat_map(|row| [if row.ids.len() > 3 { f32::NAN } else { 0.5 }; crate::support::tiny::WIDTH]).collect());
             Ok(())
         }
 
