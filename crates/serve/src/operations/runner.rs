@@ -38,9 +38,9 @@ pub fn run(operator: &mut dyn Operate, line: &Arc<Line<Task>>) {
                 Some(taken) => Some(taken),
                 None => break,
             },
-            // With less than the device has, more come while it is at that.
+            // With less than half of what the device has, more come while it is at that.
             Some(last) if flights.len() < BATCHES => {
-                line.next_ahead_by(DEVICE, |queues| queues.len() >= last.queued.len(), |queues, keep| take_few(queues, MOST, keep))
+                line.next_ahead_by(DEVICE, |queues| 2 * queues.len() >= last.queued.len(), |queues, keep| take_few(queues, MOST, keep))
             }
             Some(_) => None,
         };
