@@ -15,7 +15,7 @@ use crate::keeper::{Adapters, Keeper};
 use crate::line::{Closed, Copies, Line, Sentence};
 use crate::metrics::Metrics;
 use crate::queueing::admit::Limits;
-use crate::queueing::clock::Clock;
+use crate::queueing::clock::{Clock, Monotonic};
 use crate::queueing::gather;
 use crate::queueing::ledger::Ledger;
 use crate::queueing::queues::Tenant;
@@ -51,6 +51,14 @@ pub struct Shared {
     pub metrics: Arc<Metrics>,
     /// What becomes of requests.
     pub ledger: Arc<Ledger>,
+}
+
+impl Shared {
+    /// What work shares that is asked for by its own process, without a server.
+    pub fn alone(limits: Limits) -> Self {
+        let ledger = Arc::<Ledger>::default();
+        Self { limits, clock: Arc::new(Monotonic::default()), metrics: Arc::new(Metrics::new(Arc::clone(&ledger))), ledger }
+    }
 }
 
 impl Embeddings {

@@ -284,3 +284,47 @@ fn random_shapes_are_raced_and_the_same_seed_gives_the_same() {
         assert_eq!(run(&[&["bench", "--backend", "cpu"], wrong].concat()).status.code(), Some(2), "{wrong:?}");
     }
 }
+
+#[cfg(feature = "serve")]
+#[test]
+fn queries_are_put_in_without_sockets_and_every_checksum_is_compared() {
+    for blocks in ["3", "0"] {
+        let sizes = ["--tokens", "128", "--head-dim", "16", "--heads", "2", "--sets", "5", "--blocks", blocks, "--seconds", "0.3", "--concurrency", "1,40"];
+        let output = run(&[&["bench", "queries", "--backend", "cpu", "--json"], &sizes[..]].concat());
+        assert_eq!(output.status.code(), Some(if blocks == "3" { 2 } else { 0 }), "{}", err(&output));
+        if blocks == "3" {
+            // One block of 128 is all that there is.
+            assert!(err(&output).contains("--blocks"), "{}", err(&output));
+            continue;
+        }
+        let value = object(&output, "bench");
+        assert!(value["kernel_per_second"].as_f64().unwrap() > 0.0 && value["complete"] == true, "{value}");
+        let runs = value["runs"].as_array().unwrap();
+        assert_eq!(runs.iter().map(|run| run["concurrency"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 40]);
+        for run in runs {
+            assert!(run["answered"].as_u64().unwrap() > 0 && run["wrong"] == 0, "{run}");
+            let times: Vec<f64> = ["p50_us", "p99_us", "most_us"].iter().map(|field| run[field].as_f64().unwrap()).collect();
+            assert!(times[0] > 0.0 && times.windows(2).all(|pair| pair[0] <= pair[1] * 1.01), "{run}");
+        }
+    }
+    let output = run(&[
+        "bench",
+        "queries",
+        "--backend",
+        "cpu",
+        "--tokens",
+        "200",
+        "--block",
+        "64",
+        "--blocks",
+        "9",
+        "--head-dim",
+        "16",
+        "--sets",
+        "3",
+        "--seconds",
+        "0.3",
+    ]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    assert!(out(&output).contains("3 sets of 200 tokens, 1 heads of 16, 9 blocks of 64 each"), "{}", out(&output));
+}

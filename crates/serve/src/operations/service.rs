@@ -13,9 +13,7 @@ use super::task::{Done, Task};
 use crate::embeddings::Shared;
 use crate::kserve::attention::NAME;
 use crate::line::{Closed, Line};
-use crate::metrics::Metrics;
 use crate::queueing::admit::Limits;
-use crate::queueing::clock::Monotonic;
 use crate::queueing::gather;
 use crate::queueing::ledger::Ledger;
 use crate::queueing::queues::Tenant;
@@ -49,9 +47,7 @@ impl Operations {
     /// # Errors
     /// What opening the device fails with.
     pub fn alone(model: OperationsModel, limits: Limits) -> Result<(Self, JoinHandle<()>)> {
-        let ledger = Arc::<Ledger>::default();
-        let metrics = Arc::new(Metrics::new(Arc::clone(&ledger)));
-        Self::start(model, &Shared { limits, clock: Arc::new(Monotonic::default()), metrics, ledger })
+        Self::start(model, &Shared::alone(limits))
     }
 
     /// Opens the device on a thread of its own, and returns once it takes tasks.

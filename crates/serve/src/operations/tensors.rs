@@ -2,12 +2,11 @@
 
 use trifuse::backend::Backend;
 use trifuse::device::Slice;
-use trifuse::dtype::DType;
 use trifuse::ops::index::{Index, TokenAdapters};
 use trifuse::ops::pointwise::Kind;
 use trifuse::ops::{Pointwise, PointwiseArgs};
 use trifuse::session::{Plan, Session};
-use trifuse::{Error, Result};
+use trifuse::{DType, Error, Result};
 
 use super::regions::Part;
 use super::task::{Attend, Source};
