@@ -6,7 +6,7 @@ use trifuse::ops::index::{Index, TokenAdapters};
 use trifuse::ops::pointwise::Kind;
 use trifuse::ops::{Pointwise, PointwiseArgs};
 use trifuse::session::{Plan, Session};
-use trifuse::{DType, Error, Result};
+use trifuse::{Error, Result};
 
 use super::regions::Part;
 use super::task::{Attend, Source};
@@ -53,7 +53,7 @@ impl<D: Backend> Tensors<D> {
         match parts {
             Some(parts) => match joined(&parts) {
                 Some(whole) => slice(&whole),
-                None => self.gather(session, &parts, number, asks.first().map_or(DType::F32, |ask| ask.op.dtype)),
+                None => self.gather(session, asks, &parts, number),
             },
             None => {
                 let each = sources.first().map_or(0, |source| source.len());
@@ -95,8 +95,8 @@ impl<D: Backend> Tensors<D> {
     }
 
     /// Copies parts of a region, which are rows of it as a table, one behind the other: one launch.
-    fn gather(&mut self, session: &mut Session<D>, parts: &[&Part], number: usize, dtype: DType) -> Result<Slice<D>> {
-        let first = *parts.first().ok_or_else(|| Error::invalid("tensors", "some", 0))?;
+    fn gather(&mut self, session: &mut Session<D>, asks: &[&Attend], parts: &[&Part], number: usize) -> Result<Slice<D>> {
+        let (Some(&first), Some(dtype)) = (parts.first(), asks.first().map(|ask| ask.op.dtype)) else { return Err(Error::invalid("tensors", "some", 0)) };
         if let Some(other) = parts.iter().find(|part| !part.is_row_beside(first)) {
             return Err(Error::unsupported("queries of one launch", format!("{other:?} and {first:?} are not rows of one table")));
         }
