@@ -227,6 +227,16 @@ fn links_resolve() {
     assert_eq!(["#code", "#of-a-third-4-2", "docs/kernels.md#no-such-heading"].map(said_of), [1; 3]);
 }
 
+/// The lines that who comes new to the code reads first, at most.
+const OVERVIEW: usize = 150;
+
+#[test]
+fn the_overview_is_read_in_one_sitting() {
+    let page = files().into_iter().find(|file| file.path == "ARCHITECTURE.md").unwrap();
+    let lines = page.text.lines().count();
+    assert!(lines <= OVERVIEW, "ARCHITECTURE.md: expected at most {OVERVIEW} lines, found {lines}");
+}
+
 #[test]
 fn the_notebook_lists_its_pages() {
     let unlisted = text::unlisted(&files());
