@@ -64,7 +64,8 @@ impl<'a> Arrivals<'a> {
     /// The next; `None` behind the end. In a closed loop it is drawn by `own` random numbers, so that no worker waits for another.
     pub fn next(&self, own: &mut ChaCha8Rng) -> Option<Arrival> {
         let Some(gaps) = self.gaps else {
-            let due = Instant::now();
+            // Workers start before the first may ask.
+            let due = Instant::now().max(self.start);
             return (due < self.start + self.end).then(|| Arrival { due, question: (self.draw)(own) });
         };
         let mut drawn = self.drawn.lock().unwrap_or_else(PoisonError::into_inner);
@@ -137,5 +138,8 @@ mod tests {
         let closed = Arrivals::new(&question, Pace::Concurrency(2), 3, Instant::now(), Duration::from_secs(20), Duration::ZERO);
         let first = closed.next(&mut own()).unwrap();
         assert!(first.due <= Instant::now() && closed.next(&mut own()).is_some());
+        let ahead = Instant::now() + Duration::from_secs(60);
+        let waiting = Arrivals::new(&question, Pace::Concurrency(2), 3, ahead, Duration::from_secs(20), Duration::ZERO);
+        assert_eq!(waiting.next(&mut own()).unwrap().due, ahead, "nothing is asked before the start");
     }
 }
