@@ -43,6 +43,7 @@ pub use content::content;
 pub use embedder::{Embedder, EmbeddingModel, Open, Opened};
 pub use keys::{Key, Keys};
 pub use language_model::{EngineOn, LanguageModel, Speech};
+pub use metrics::cpu_seconds;
 #[cfg(feature = "otlp")]
 pub use otlp::Endpoint;
 pub use replica::Replica;

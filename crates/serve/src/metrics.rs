@@ -26,6 +26,7 @@ use devices::Devices;
 pub use histogram::{Histogram, SECONDS};
 use models::Models;
 use process::Process;
+pub use process::cpu_seconds;
 pub use vllm::CacheUse;
 use vllm::Vllm;
 pub use written::{Finished, Written};

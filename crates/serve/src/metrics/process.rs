@@ -38,8 +38,8 @@ impl Collector for Process {
     }
 }
 
-/// The time of processors in `/proc/PID/stat`.
-fn cpu_seconds(stat: &str) -> Option<f64> {
+/// The time of processors that a process has taken, in seconds, by its `/proc/PID/stat` of Linux; `None` where that is something else.
+pub fn cpu_seconds(stat: &str) -> Option<f64> {
     // The second field is the program's name, which may hold anything.
     let (_, fields) = stat.rsplit_once(')')?;
     let mut times = fields.split_whitespace().skip(11).map(str::parse::<u64>);

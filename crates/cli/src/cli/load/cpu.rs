@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
+use trifuse_serve::cpu_seconds;
+
 use super::caller::{Ask, Caller};
 
 /// How long the server's figure is waited for.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// What servers call it, this one and all that tell it as clients of Prometheus do.
 const NAME: &str = "process_cpu_seconds_total";
-/// Ticks of a second in which Linux tells the time of its processors, on every architecture.
-const TICKS: f64 = 100.0;
 
 /// Seconds of processors, and when they were told.
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +49,7 @@ impl Spent {
     pub fn now(caller: &Caller<'_>) -> Self {
         let answer = caller.ask_to_the_end("/metrics", Ask::Get, PATIENCE).ok().filter(|answer| answer.status == 200);
         let server = answer.and_then(|answer| of_metrics(&String::from_utf8_lossy(&answer.body))).map(Told::now);
-        let client = std::fs::read_to_string("/proc/self/stat").ok().and_then(|stat| of_stat(&stat)).map(Told::now);
+        let client = std::fs::read_to_string("/proc/self/stat").ok().and_then(|stat| cpu_seconds(&stat)).map(Told::now);
         Self { server, client }
     }
 
@@ -66,15 +66,6 @@ fn of_metrics(text: &str) -> Option<f64> {
     value.split(' ').next()?.parse().ok().filter(|seconds: &f64| seconds.is_finite())
 }
 
-/// The seconds in `/proc/PID/stat`.
-fn of_stat(stat: &str) -> Option<f64> {
-    // The second field is the program's name, which may hold anything.
-    let (_, fields) = stat.rsplit_once(')')?;
-    let mut times = fields.split_whitespace().skip(11).map(str::parse::<u64>);
-    let (own, system) = (times.next()?.ok()?, times.next()?.ok()?);
-    Some((own + system) as f64 / TICKS)
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -85,8 +76,6 @@ mod tests {
         assert_eq!(of_metrics("# TYPE process_cpu_seconds counter\nprocess_cpu_seconds_total 12.5\nprocess_cpu_seconds_total_x 1\n"), Some(12.5));
         assert_eq!(of_metrics("process_cpu_seconds_total 3 1700000000\n"), Some(3.0));
         assert_eq!(["", "process_cpu_seconds_total", "process_cpu_seconds_total x", "process_cpu_seconds_total inf"].map(of_metrics), [None; 4]);
-        assert_eq!(of_stat("7 (a ) b) S 1 7 7 0 -1 4194560 100 0 0 0 250 150 9 9 20 0 4 0 100 1000 10"), Some(4.0));
-        assert_eq!(["", "7 (a) S 1 2", "7 (a) S 1 7 7 0 -1 4194560 100 0 0 0 x 150"].map(of_stat), [None; 3]);
     }
 
     #[test]
