@@ -13,7 +13,7 @@ use trifuse_testkit::oracle::Define;
 
 /// Floating-point operations of the cases that are run, and of how many each device runs one: others for each `TRIFUSE_TURN`.
 const MOST_WORK: f64 = 5e4;
-const ONE_OF: usize = 12;
+const ONE_OF: usize = 24;
 /// In the reasons for which no device of this backend takes a case.
 const NEVER: [&str; 2] = ["an operation of its own is for", "a launch of its own is for"];
 
@@ -54,7 +54,7 @@ fn a_browsers_limits_are_enough() {
         limits.max_immediate_size = 128;
     });
     let (passed, refused) = conform(device.unwrap(), 0);
-    assert!(passed > 12 && refused.is_empty(), "{passed} passed; {refused:#?}");
+    assert!(passed > 6 && refused.is_empty(), "{passed} passed; {refused:#?}");
 }
 
 /// Cases that need more storage buffers than a device binds are refused; Vulkan promises four.
@@ -62,7 +62,7 @@ fn a_browsers_limits_are_enough() {
 fn what_needs_more_than_there_is_is_refused_before_it_is_compiled() {
     let device = Wgpu::lesser(|limits| limits.max_storage_buffers_per_shader_stage = 4);
     let (passed, refused) = conform(device.unwrap(), 1);
-    assert!(passed > 8 && refused.iter().all(|reason| reason.contains("storage buffers, the device binds 4")), "{passed} passed; {refused:#?}");
+    assert!(passed > 4 && refused.iter().all(|reason| reason.contains("storage buffers, the device binds 4")), "{passed} passed; {refused:#?}");
     let device = Wgpu::lesser(|limits| (limits.max_compute_invocations_per_workgroup, limits.max_compute_workgroup_size_x) = (128, 128));
     let (passed, refused) = conform(device.unwrap(), 1);
     assert!(passed > 0 && refused.iter().all(|reason| reason.contains("needs workgroups of 256, the device allows 128")), "{passed} passed; {refused:#?}");
@@ -77,7 +77,7 @@ fn operands_are_worked_on_in_parts() {
         limits.min_storage_buffer_offset_alignment = 256;
     });
     let (passed, refused) = conform(device.unwrap(), 2);
-    assert!(passed > 8 && refused.iter().all(|reason| reason.contains("the device binds")), "{passed} passed; {refused:#?}");
+    assert!(passed > 4 && refused.iter().all(|reason| reason.contains("the device binds")), "{passed} passed; {refused:#?}");
 }
 
 /// What lies behind an operand in its buffer is no number: bound with it, it shows where it is read and used.
@@ -85,7 +85,7 @@ fn operands_are_worked_on_in_parts() {
 fn nothing_depends_on_what_lies_behind_an_operand() {
     let device = Wgpu::lesser(|_| ()).unwrap().binding_behind(4096);
     let (passed, refused) = conform(device, 3);
-    assert!(passed > 12 && refused.is_empty(), "{passed} passed; {refused:#?}");
+    assert!(passed > 6 && refused.is_empty(), "{passed} passed; {refused:#?}");
 }
 
 #[test]

@@ -45,7 +45,8 @@ pub fn trials(device: &Arc<AnyDevice>) -> Vec<Trial> {
     trials.into_iter().map(trial).collect()
 }
 
-/// All at once, and then token by token behind the prompt, of which a software driver computes the first few.
+/// All at once, then token by token behind the prompt, then from its middle again. A software driver reads all weights for each of these in ten
+/// seconds: it computes one token behind the prompt, and drawn models there are the ones that go back.
 fn right(device: &Arc<AnyDevice>, dtype: DType, number: usize, most: f64) {
     let files = Files::open(&weights()).unwrap();
     let mut model = Model::open(device.clone(), &files, dtype).unwrap();
@@ -56,12 +57,16 @@ fn right(device: &Arc<AnyDevice>, dtype: DType, number: usize, most: f64) {
     let mut context = model.context(ids.len()).unwrap();
     let mut logits = model.run(&mut context, &ids[..prompt.ids.len()], 1).unwrap();
     let rest = &ids[prompt.ids.len()..];
-    let steps = if slow(device.as_ref()) { rest.len().min(4) } else { rest.len() };
+    let slow = slow(device.as_ref());
+    let steps = if slow { rest.len().min(1) } else { rest.len() };
     for id in &rest[..steps] {
         logits.extend(model.run(&mut context, &[*id], 1).unwrap());
     }
     let off = prompt.off_first(&logits, 1 + steps);
     assert!(off <= most, "token by token: off by {off:e}, {most:e} allowed");
+    if slow {
+        return;
+    }
     // Back to the middle of the prompt, and on again.
     context.truncate(prompt.ids.len() / 2);
     let logits = model.run(&mut context, &ids[prompt.ids.len() / 2..], prompt.count()).unwrap();
