@@ -40,10 +40,13 @@ mod h200 {
     pub(crate) const MEMORY: f64 = 3.7e6;
     pub(crate) const IDLE: f64 = 0.3;
     /// Bytes a microsecond from L2 to the SMs: to clusters that share rows of W (`CACHE`), to those that share a tile (`CACHE_PARTS`), and
-    /// to blocks outside clusters (`CACHE_ALONE`).
+    /// to blocks outside clusters (`CACHE_ALONE`). Of more than `FEW_ROWS` rows these read more different bytes at a time (`CACHE_ROWS`, which
+    /// an H100's choices lose least with: `lab/choice.md`).
     pub(crate) const CACHE: f64 = 12e6;
     pub(crate) const CACHE_PARTS: f64 = 10.5e6;
     pub(crate) const CACHE_ALONE: f64 = 14e6;
+    pub(crate) const CACHE_ROWS: f64 = 10.5e6;
+    pub(crate) const FEW_ROWS: u64 = 1024;
     /// Split-K blocks of a tile wait for each other and exchange sums. Every doubling of them takes `MEET` in one cluster, `MEET_OUTSIDE`
     /// among several.
     pub(crate) const MEET: f64 = 2.0;
@@ -191,7 +194,7 @@ impl Shape {
         let memory = self.bytes() / h200::MEMORY * (1.0 + h200::IDLE * idle) + (rounds as f64 - 1.0) * h200::OUTPUTS;
         let activation = if !self.activated { 0.0 } else { h200::ACTIVATION * if tile.is_pingpong() { 1.0 } else { rounds as f64 } };
         let (launch, cache) = match tile.shares {
-            Shares::Nothing => (h200::LAUNCH, h200::CACHE_ALONE),
+            Shares::Nothing => (h200::LAUNCH, if self.rows > h200::FEW_ROWS { h200::CACHE_ROWS } else { h200::CACHE_ALONE }),
             Shares::W | Shares::SplitKMulticast(_) => (h200::LAUNCH + h200::CLUSTER, h200::CACHE),
             Shares::SplitKCluster(_) => (h200::LAUNCH + h200::CLUSTER, h200::CACHE_PARTS),
         };
@@ -272,8 +275,17 @@ mod tests {
 
     #[test]
     fn widths_fill_whole_rounds() {
-        for (rows, outputs, depth, columns) in [(512, 5120, 5120, 160), (1024, 5120, 13824, 160), (512, 11008, 4096, 168), (4096, 4096, 4096, 256)] {
+        for (rows, outputs, depth, columns) in
+            [(512, 5120, 5120, 160), (1024, 5120, 13824, 160), (512, 11008, 4096, 168), (4096, 4096, 4096, 256), (1792, 2384, 11008, 144)]
+        {
             assert_eq!(chosen(rows, outputs, depth), (columns, Shares::Nothing), "{rows} × {outputs} × {depth}");
+        }
+    }
+
+    #[test]
+    fn narrow_tiles_of_many_rows_share_what_they_read() {
+        for (rows, outputs, depth) in [(2048, 1192, 11008), (2221, 1024, 14336)] {
+            assert_eq!(chosen(rows, outputs, depth), (160, Shares::W), "{rows} × {outputs} × {depth}");
         }
     }
 
