@@ -9,7 +9,9 @@ from pathlib import Path
 def row(name, shrunk, ppl):
     """A line of the table, in Markdown."""
     keep, rest = name.split("-", 1)
+    rest, without = rest.removesuffix("-forward"), " without gradients" if rest.endswith("-forward") else ""
     factors, ranks = rest.rsplit("-", 1)
+    factors += without
     cells = [f"{factors}, {ranks}", keep, f"{shrunk.get('predicted_nats') or 0:.4f}"]
     for text in ppl:
         low, high = text["nats_more_ci95"]
