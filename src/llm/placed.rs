@@ -107,7 +107,7 @@ impl<'a> Reader<'a> {
         first.clear();
         for (projection, part) in projections.iter().zip(&form.parts) {
             let (path, [d_out, d_in]) = projection;
-            let (Part { rank: Some(columns), .. }, Some(rank)) = (part, config.ranks.get(path)) else {
+            let (Part { rank: Some(_), room, .. }, Some(rank)) = (part, config.ranks.get(path)) else {
                 parts.push(self.affine(session, &[projection], form.bias)?);
                 continue;
             };
@@ -118,10 +118,10 @@ impl<'a> Reader<'a> {
             }
             first.add(&self.values[..(inner * d_in) as usize], [*d_in, *d_in, stride]);
             // Rows of zeros below the first factor give columns of zeros, which meet the zeros between rows of the second.
-            first.add_zeros(columns - inner, stride);
+            first.add_zeros(room - inner, stride);
             self.read(format!("{path}.u.weight"), &[*d_out, rank])?;
             self.rows.clear();
-            self.rows.add(&self.values, [rank, inner, *columns]);
+            self.rows.add(&self.values, [rank, inner, *room]);
             let weight = self.rows.place(session, path)?;
             let bias = if form.bias { Some(self.vector(session, format!("{path}.bias"), *d_out)?) } else { None };
             parts.push(Affine { weight, bias });
