@@ -44,9 +44,9 @@ mod h200 {
     pub(crate) const CACHE: f64 = 12e6;
     pub(crate) const CACHE_PARTS: f64 = 10.5e6;
     pub(crate) const CACHE_ALONE: f64 = 14e6;
-    /// The same of products with more rows, whose tiles read more different bytes at a time, as an H100's times have it (`lab/choice.md`): of
-    /// more than `PARTS_ROWS` rows for `CACHE_PARTS`, of more than `ALONE_ROWS` for `CACHE_ALONE`. Tiles alone whose columns are no multiple
-    /// of 32 read at `UNEVEN` of that.
+    /// Rates of products with more rows, whose tiles read more different bytes at a time, as an H100's times have them (`lab/choice.md`): of
+    /// more than `PARTS_ROWS` rows in place of `CACHE_PARTS`, of more than `ALONE_ROWS` in place of `CACHE_ALONE`. Tiles alone whose columns
+    /// are no multiple of 32 read at `UNEVEN` of that.
     pub(crate) const PARTS_ROWS: u64 = 256;
     pub(crate) const CACHE_PARTS_MANY: f64 = 7e6;
     pub(crate) const ALONE_ROWS: u64 = 1024;
