@@ -61,6 +61,7 @@ def main():
     parser.add_argument("model")
     parser.add_argument("texts", nargs="+")
     parser.add_argument("-o", "--output", required=True)
+    parser.add_argument("--forward", metavar="FILE", help="also write the moments without gradients, as of a model that has no backward pass")
     parser.add_argument("--tokens", type=int, default=262144)
     parser.add_argument("--window", type=int, default=2048)
     parser.add_argument("--skip", type=int, default=0, help="windows at the start that are left to others, as what a result is measured on")
@@ -96,6 +97,9 @@ def main():
 
     tensors = {f"{name}.{kind}": (value / count).float().cpu().contiguous() for name, of in sums.items() for kind, value in of.sums.items()}
     save_file(tensors, arguments.output, metadata={"tokens": str(count)})
+    if arguments.forward:
+        forward = {name: tensor for name, tensor in tensors.items() if not name.endswith(".gradients")}
+        save_file(forward, arguments.forward, metadata={"tokens": str(count)})
 
 
 if __name__ == "__main__":

@@ -1,16 +1,19 @@
 #!/usr/bin/env bash
-# Variants of a shrunk SmolLM2 in one table: moments with gradients, four ways to shrink, two shares, against the model on held-out text.
+# Variants of a shrunk SmolLM2 in one table: moments with gradients, five ways to shrink, two shares; perplexity on held-out text against the model, in each type, and
+# speed.
 #
 #   scripts/study_texts.py .texts -o texts
 #   trifuse shrink .smollm2 -o hf --keep 1 --factors svd --leave . --dense       the model as a folder, for PyTorch
 #   scripts/shrink_study.sh .smollm2 hf texts OUT
 #
-# Writes OUT/shrink.json and OUT/shrink.md, again after every variant, so that a machine that goes away leaves what it did.
+# Writes OUT/eval-DTYPE.json, and OUT/shrink.json and OUT/shrink.md of what was measured in f32.
 #
 # TRIFUSE the command (trifuse); PYTHON the interpreter that has PyTorch (python3); BACKEND where variants are measured (cuda)
 # TOKENS  of the moments, of wiki and c4 in turn (262144), in windows of LENGTH (2048)
 # WINDOW  tokens of a window that is measured (1024); WINDOWS how many of each text (20); KEEPS the shares (0.9 0.8); AT_ONCE variants at once (4)
-# WORK    where the folders of variants lie, 540 MB each, until they are measured (a temporary folder)
+# DTYPES  in which all are measured (f32 f16 bf16); SPEED those in which the speed is, too (f16), of BATCH requests at once (1,16)
+# STAGE   moments, variants or measure: that part alone, where the parts before left their files in WORK and OUT
+# WORK    where the folders of variants lie, 540 MB each (a temporary folder)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -28,27 +31,47 @@ fi
 export WORK
 mkdir -p "$FOUND" "$WORK"
 
-began=$SECONDS
-"$PYTHON" scripts/moments.py "$hf" -o "$WORK/moments.safetensors" --tokens "${TOKENS:-262144}" --window "${LENGTH:-2048}" "$TEXTS/train/wiki.txt" "$TEXTS/train/c4.txt"
-echo "moments: $((SECONDS - began)) s"
+stage() { [ "${STAGE:-$1}" = "$1" ]; }
 
-# variant KEEP FACTORS RANKS: shrinks, measures, and forgets the folder.
+if stage moments; then
+  began=$SECONDS
+  "$PYTHON" scripts/moments.py "$hf" -o "$WORK/moments.safetensors" --forward "$WORK/forward.safetensors" --tokens "${TOKENS:-262144}" \
+    --window "${LENGTH:-2048}" "$TEXTS/train/wiki.txt" "$TEXTS/train/c4.txt"
+  echo "moments: $((SECONDS - began)) s"
+fi
+
+# variant KEEP FACTORS RANKS [forward]: shrinks. Without gradients, a few tokens of a text tell what projections are worth.
 variant() {
-  local name="$1-$2-${3//:/}" began=$SECONDS shrunk
-  "$TRIFUSE" --backend cpu shrink "$MODEL" -o "$WORK/$name" --keep "$1" --factors "$2" --ranks "$3" --moments "$WORK/moments.safetensors" --json >"$FOUND/$name.shrink.json"
-  shrunk=$((SECONDS - began))
-  "$TRIFUSE" --backend "$BACKEND" eval --baseline-model "$MODEL" --model "$WORK/$name" --dtype f32 --window "$WINDOW" --windows "$WINDOWS" \
-    "$TEXTS/held-out/wiki.txt" "$TEXTS/held-out/c4.txt" --json >"$FOUND/$name.part"
-  mv "$FOUND/$name.part" "$FOUND/$name.eval.json"
-  rm -rf "${WORK:?}/$name"
-  echo "$name: shrunk in $shrunk s, measured in $((SECONDS - began - shrunk)) s"
-  python3 scripts/shrink_table.py "$FOUND" >/dev/null
+  local name="$1-$2-${3//:/}${4:+-$4}" began=$SECONDS
+  local how=(--backend cpu shrink --moments "$WORK/${4:-moments}.safetensors")
+  if [ -n "${4:-}" ]; then
+    how=(--backend "$BACKEND" shrink --moments "$WORK/$4.safetensors" --calibrate "$TEXTS/train/wiki.txt" --window 256 --tokens 256 --held-out 0)
+  fi
+  rm -rf "${WORK:?}/$name" "$FOUND/$name.shrink.json"
+  "$TRIFUSE" "${how[@]}" "$MODEL" -o "$WORK/$name" --keep "$1" --factors "$2" --ranks "$3" --json >"$FOUND/$name.part"
+  mv "$FOUND/$name.part" "$FOUND/$name.shrink.json"
+  echo "$name: shrunk in $((SECONDS - began)) s"
 }
 export -f variant
 
-for keep in ${KEEPS:-0.9 0.8}; do
-  for how in 'two-sided free' 'whiten uniform' 'two-sided align:16' 'two-sided nearest:8'; do
-    echo "$keep $how"
+if stage variants; then
+  for how in 'whiten free forward' 'two-sided free' 'whiten uniform' 'two-sided align:16' 'two-sided nearest:8'; do
+    for keep in ${KEEPS:-0.9 0.8}; do
+      echo "$keep $how"
+    done
+  done | xargs -P "${AT_ONCE:-4}" -L 1 bash -euo pipefail -c 'variant "$@"' variant
+fi
+
+if stage measure; then
+  models=(--model "$MODEL")
+  for shrunk in "$FOUND"/*.shrink.json; do models+=(--model "$WORK/$(basename "$shrunk" .shrink.json)"); done
+  for dtype in ${DTYPES:-f32 f16 bf16}; do
+    suite=ppl began=$SECONDS
+    case " ${SPEED-f16} " in *" $dtype "*) suite=all ;; esac
+    "$TRIFUSE" --backend "$BACKEND" eval --baseline-model "$MODEL" "${models[@]}" --dtype "$dtype" --window "$WINDOW" --windows "$WINDOWS" \
+      --suite "$suite" --batch "${BATCH:-1,16}" "$TEXTS/held-out/wiki.txt" "$TEXTS/held-out/c4.txt" --json >"$FOUND/eval-$dtype.part"
+    mv "$FOUND/eval-$dtype.part" "$FOUND/eval-$dtype.json"
+    echo "$dtype: measured in $((SECONDS - began)) s"
   done
-done | xargs -P "${AT_ONCE:-4}" -L 1 bash -euo pipefail -c 'variant "$@"' variant
-python3 scripts/shrink_table.py "$FOUND"
+  if [ -e "$FOUND/eval-f32.json" ]; then python3 scripts/shrink_table.py "$FOUND"; fi
+fi

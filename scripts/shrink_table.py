@@ -9,7 +9,9 @@ from pathlib import Path
 def row(name, shrunk, ppl):
     """A line of the table, in Markdown."""
     keep, rest = name.split("-", 1)
+    rest, without = rest.removesuffix("-forward"), " without gradients" if rest.endswith("-forward") else ""
     factors, ranks = rest.rsplit("-", 1)
+    factors += without
     cells = [f"{factors}, {ranks}", keep, f"{shrunk.get('predicted_nats') or 0:.4f}"]
     for text in ppl:
         low, high = text["nats_more_ci95"]
@@ -20,20 +22,21 @@ def row(name, shrunk, ppl):
 def main():
     folder = Path(sys.argv[1])
     found, lines = {}, []
-    for path in sorted(folder.glob("*.eval.json"), reverse=True):
-        name = path.name.removesuffix(".eval.json")
-        told, shrunk = json.loads(path.read_text()), json.loads((folder / f"{name}.shrink.json").read_text())
-        found[name] = {"shrink": shrunk, "eval": told}
+    told = json.loads((folder / "eval-f32.json").read_text())
+    for path in sorted(folder.glob("*.shrink.json"), reverse=True):
+        name = path.name.removesuffix(".shrink.json")
+        ppl = [text for text in told["ppl"] if Path(text["model"]).name == name]
+        if not ppl:
+            continue
+        shrunk = json.loads(path.read_text())
+        found[name] = {"shrink": shrunk, "ppl": ppl}
         if not lines:
-            texts = [Path(text["text"]).stem for text in told["ppl"]]
+            texts = [Path(text["text"]).stem for text in ppl]
             heads = [f"{text}: {what}" for text in texts for what in ("perplexity", "nats more, 95 %", "divergence", "same first")]
             lines = ["| factors, ranks | keep | predicted nats | " + " | ".join(heads) + " |", "|---" * (3 + len(heads)) + "|"]
-        lines.append(row(name, shrunk, told["ppl"]))
-    # Several variants may end at once: each writes a file of its own, and the last one stays.
-    for name, text in (("shrink.json", json.dumps(found, indent=1)), ("shrink.md", "\n".join(lines) + "\n")):
-        part = folder / f".{name}.{id(found)}"
-        part.write_text(text)
-        part.replace(folder / name)
+        lines.append(row(name, shrunk, ppl))
+    (folder / "shrink.json").write_text(json.dumps(found, indent=1))
+    (folder / "shrink.md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
 
 

@@ -94,10 +94,17 @@ impl DType {
 
     /// `values` as little-endian elements of this type, each rounded once.
     pub fn encode_f32(self, values: &[f32]) -> Vec<u8> {
+        let mut bytes = vec![0; values.len() * self.size() as usize];
+        self.encode_f32_into(values, &mut bytes);
+        bytes
+    }
+
+    /// Writes `values` to `bytes`, which has room for just them, as [`encode_f32`](Self::encode_f32) gives them.
+    pub(crate) fn encode_f32_into(self, values: &[f32], bytes: &mut [u8]) {
         match self {
-            Self::F16 => rounded(values, <[f16]>::convert_from_f32_slice, f16::to_le_bytes),
-            Self::BF16 => rounded(values, <[bf16]>::convert_from_f32_slice, bf16::to_le_bytes),
-            Self::F32 => elements(values, f32::to_le_bytes),
+            Self::F16 => rounded(values, bytes, <[f16]>::convert_from_f32_slice, f16::to_le_bytes),
+            Self::BF16 => rounded(values, bytes, <[bf16]>::convert_from_f32_slice, bf16::to_le_bytes),
+            Self::F32 => bytes.chunks_exact_mut(4).zip(values).for_each(|(element, value)| element.copy_from_slice(&value.to_le_bytes())),
         }
     }
 
@@ -143,17 +150,15 @@ fn elements<T: Copy, const N: usize>(values: &[T], bytes_of: impl Fn(T) -> [u8; 
     bytes
 }
 
-/// The bytes of values that `round` rounds many at a time, as processors have instructions for.
-fn rounded<T: Copy + Default>(values: &[f32], round: impl Fn(&mut [T], &[f32]), bytes_of: impl Fn(T) -> [u8; 2]) -> Vec<u8> {
+/// Writes the bytes of values that `round` rounds many at a time, as processors have instructions for.
+fn rounded<T: Copy + Default>(values: &[f32], bytes: &mut [u8], round: impl Fn(&mut [T], &[f32]), bytes_of: impl Fn(T) -> [u8; 2]) {
     const MANY: usize = 1024;
-    let mut bytes = vec![0; values.len() * 2];
     let mut made = [T::default(); MANY];
     for (to, from) in bytes.chunks_mut(2 * MANY).zip(values.chunks(MANY)) {
         let made = &mut made[..from.len()];
         round(made, from);
         to.chunks_exact_mut(2).zip(made).for_each(|(element, &mut value)| element.copy_from_slice(&bytes_of(value)));
     }
-    bytes
 }
 
 /// The values of elements that `widen` widens many at a time, as processors have instructions for.

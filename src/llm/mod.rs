@@ -42,6 +42,7 @@ mod pools;
 mod products;
 mod ranks;
 mod rope;
+mod rows;
 pub mod sample;
 pub mod schedule;
 mod shape;

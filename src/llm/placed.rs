@@ -6,13 +6,13 @@ use super::config::Config;
 use super::form::{DOWN, Form, GATE_UP, OUTPUT, Part, QKV};
 use super::products::Group;
 use super::rope::Scaling;
+use super::rows::Rows;
 use super::weights::WeightSource;
 use crate::backend::Backend;
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layer::Affine;
-use crate::model::{encoded, upload};
 use crate::session::Session;
 
 /// Everything the forward pass reads.
@@ -49,19 +49,36 @@ struct Reader<'a> {
     dtype: DType,
     /// Tensors that were read.
     read: BTreeSet<String>,
+    /// Memory for the values of a tensor, for the rows of a weight, and for those of first factors.
+    values: Vec<f32>,
+    rows: Rows,
+    gathered: Rows,
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
+    fn new(source: &'a dyn WeightSource, dtype: DType) -> Self {
+        Self { source, dtype, read: BTreeSet::new(), values: Vec::new(), rows: Rows::new(dtype), gathered: Rows::new(dtype) }
+    }
+
+    /// Reads the values of a tensor into their memory.
+    fn read(&mut self, name: String, shape: &[u64]) -> Result<()> {
+        self.source.values_into(&name, shape, &mut self.values)?;
+        self.read.insert(name);
+        Ok(())
+    }
+
     /// Uploads the tensors with these names, one below the other, a row every `stride` elements.
     fn stacked<D: Backend>(&mut self, session: &mut Session<D>, names: &[(String, u64)], columns: Option<u64>, stride: u64) -> Result<Slice<D>> {
-        let mut bytes = Vec::new();
+        self.rows.clear();
         for (name, rows) in names {
             let shape: Vec<u64> = std::iter::once(*rows).chain(columns).collect();
-            bytes.extend(encoded(self.dtype, &self.source.values(name, &shape)?));
-            self.read.insert(name.clone());
+            self.read(name.clone(), &shape)?;
+            match columns {
+                Some(columns) => self.rows.add(&self.values, [columns, columns, stride]),
+                None => self.rows.add(&self.values, [*rows; 3]),
+            }
         }
-        let name = names.first().map_or("weight", |(name, _)| name);
-        upload(session, name, self.dtype, &bytes, [columns.unwrap_or(stride), stride])
+        self.rows.place(session, names.first().map_or("weight", |(name, _)| name))
     }
 
     fn vector<D: Backend>(&mut self, session: &mut Session<D>, name: String, len: u64) -> Result<Slice<D>> {
@@ -84,39 +101,37 @@ impl Reader<'_> {
             let parts: Vec<_> = projections.iter().collect();
             return Ok(Group { first: None, parts: vec![self.affine(session, &parts, form.bias)?] });
         }
-        let (mut first, mut parts, mut bases) = (Vec::new(), Vec::new(), Vec::new());
+        let stride = self.dtype.row_stride(form.d_in);
+        // First factors are gathered while second ones go to the device.
+        let (mut first, mut parts, mut bases) = (std::mem::replace(&mut self.gathered, Rows::new(self.dtype)), Vec::new(), Vec::new());
+        first.clear();
         for (projection, part) in projections.iter().zip(&form.parts) {
             let (path, [d_out, d_in]) = projection;
-            let (Part { rank: Some(columns), .. }, Some(rank)) = (part, config.ranks.get(path)) else {
+            let (Part { rank: Some(_), room, .. }, Some(rank)) = (part, config.ranks.get(path)) else {
                 parts.push(self.affine(session, &[projection], form.bias)?);
                 continue;
             };
-            // Rows of zeros below the first factor give columns of zeros, which meet the zeros between rows of the second.
-            let mut values = self.values(&format!("{path}.v.weight"), &[rank, *d_in])?;
-            let mut weight = self.values(&format!("{path}.u.weight"), &[*d_out, rank])?;
             let inner = config.inner_rank(path).unwrap_or(rank);
+            self.read(format!("{path}.v.weight"), &[rank, *d_in])?;
             if let Some(fill) = config.fill(path) {
-                bases.extend_from_slice(&values[(fill.at * d_in) as usize..((fill.at + fill.rows()) * d_in) as usize]);
-                values.truncate((inner * d_in) as usize);
-                weight = weight.chunks_exact(rank as usize).flat_map(|row| &row[..inner as usize]).copied().collect();
+                bases.extend_from_slice(&self.values[(fill.at * d_in) as usize..((fill.at + fill.rows()) * d_in) as usize]);
             }
-            values.resize((columns * d_in) as usize, 0.0);
-            first.extend(values);
-            let weight = upload(session, path, self.dtype, &self.dtype.encode_f32(&weight), [inner, *columns])?;
+            first.add(&self.values[..(inner * d_in) as usize], [*d_in, *d_in, stride]);
+            // Rows of zeros below the first factor give columns of zeros, which meet the zeros between rows of the second.
+            first.add_zeros(room - inner, stride);
+            self.read(format!("{path}.u.weight"), &[*d_out, rank])?;
+            self.rows.clear();
+            self.rows.add(&self.values, [rank, inner, *room]);
+            let weight = self.rows.place(session, path)?;
             let bias = if form.bias { Some(self.vector(session, format!("{path}.bias"), *d_out)?) } else { None };
             parts.push(Affine { weight, bias });
         }
-        bases.resize((form.fill * form.d_in) as usize, 0.0);
-        first.extend(bases);
+        first.add(&bases, [form.d_in, form.d_in, stride]);
+        first.add_zeros(form.fill - bases.len() as u64 / form.d_in, stride);
         let path = projections.first().map_or("weight", |(path, _)| path);
-        let stride = self.dtype.row_stride(form.d_in);
-        let place = |session: &mut Session<D>| upload(session, path, self.dtype, &encoded(self.dtype, &first), [form.d_in, stride]);
-        Ok(Group { first: if first.is_empty() { None } else { Some(place(session)?) }, parts })
-    }
-
-    fn values(&mut self, name: &str, shape: &[u64]) -> Result<Vec<f32>> {
-        self.read.insert(name.to_owned());
-        self.source.values(name, shape)
+        let placed = if first.is_empty() { None } else { Some(first.place(session, path)?) };
+        self.gathered = first;
+        Ok(Group { first: placed, parts })
     }
 }
 
@@ -126,7 +141,7 @@ impl<D: Backend> Placed<D> {
     /// # Errors
     /// A tensor that is missing, of another shape, with values that are not finite, or that nothing here reads; no device memory.
     pub fn new(session: &mut Session<D>, source: &dyn WeightSource, config: &Config, dtype: DType) -> Result<Self> {
-        let mut reader = Reader { source, dtype, read: BTreeSet::new() };
+        let mut reader = Reader::new(source, dtype);
         let (hidden, vocabulary) = (config.hidden, u64::from(config.vocabulary));
         let table_name = || vec![("model.embed_tokens.weight".to_owned(), vocabulary)];
         let table = reader.stacked(session, &table_name(), Some(hidden), hidden)?;

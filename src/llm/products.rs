@@ -38,12 +38,12 @@ impl<D: Backend> Products<D> {
         let first = if between > 0 { Some(session.plan(product(form.d_in, between))?) } else { None };
         let mut column = 0;
         let made = if form.latent { 1 } else { form.parts.len() };
-        let parts = form.parts.iter().take(made).map(|&Part { d_out, rank }| {
+        let parts = form.parts.iter().take(made).map(|&Part { d_out, rank, room }| {
             let (op, from) = match rank {
                 None => (product(form.d_in, d_out), None),
-                Some(rank) => (product(rank, d_out).with_x_stride(between), Some(column)),
+                Some(rank) => (Linear { w_stride: room, ..product(rank, d_out) }.with_x_stride(between), Some(column)),
             };
-            column += rank.unwrap_or(0);
+            column += room;
             Ok((session.plan(op.with_bias(form.bias).with_residual(form.residual))?, from))
         });
         let parts = parts.collect::<Result<_>>()?;

@@ -41,4 +41,4 @@ pub(crate) use config::json;
 #[cfg(feature = "llm")]
 pub(crate) use text::{guarded, tokenizer_bytes};
 #[cfg(feature = "llm")]
-pub(crate) use upload::{encoded, upload};
+pub(crate) use upload::upload;

@@ -11,13 +11,6 @@ use crate::session::Session;
 /// Elements that a thread takes at a time.
 const MANY: usize = 1 << 16;
 
-/// `values` as little-endian elements of `dtype`, each rounded once, by all threads.
-pub fn encoded(dtype: DType, values: &[f32]) -> Vec<u8> {
-    let mut bytes = vec![0; values.len() * dtype.size() as usize];
-    bytes.par_chunks_mut(MANY * dtype.size() as usize).zip(values.par_chunks(MANY)).for_each(|(to, from)| to.copy_from_slice(&dtype.encode_f32(from)));
-    bytes
-}
-
 /// Uploads a weight, given as rows of `columns` elements of `dtype`, a row every `stride` elements.
 ///
 /// # Errors

@@ -59,10 +59,6 @@ impl Subject<'_> {
         let [rows, cols] = shape.map(|size| size as usize);
         Matrix::new(rows, cols, self.source.values(&format!("{path}.weight"), &shape)?)
     }
-
-    fn factors(&self, one: &Chosen, weight: &Matrix) -> Result<Factors> {
-        Factors::new(&widen(weight), &self.moments.of(self.config, one.layer, one.number), self.method)
-    }
 }
 
 /// The curve of a projection whose error is worth `worth` nats for each unit.
@@ -95,25 +91,30 @@ pub fn weigh<D: Backend>(
     let mut context = model.context(longest)?;
     let before = windows.iter().map(|window| model.forecasts(&mut context, window)).collect::<Result<Vec<_>>>()?;
     let mut curves = Vec::new();
-    for one in chosen {
-        let weight = subject.weight(&one.path)?;
-        let factors = subject.factors(one, &weight)?;
-        let rank = rank_at(&weight, keep).min(factors.loss().len() - 1);
-        model.replace(&one.path, &factors.product(rank).data)?;
-        let mut measure = || -> Result<f64> {
-            let (mut sum, mut count) = (0.0, 0);
-            for (window, before) in windows.iter().zip(&before) {
-                let differences = before.differences(&model.forecasts(&mut context, window)?)?;
-                sum += differences.iter().map(|difference| difference.divergence).sum::<f64>();
-                count += differences.len();
-            }
-            Ok(sum / count as f64)
-        };
-        let measured = measure();
-        model.replace(&one.path, &weight.data)?;
-        let (measured, error) = (measured?, factors.loss()[rank]);
-        curves.push(curve(one, &weight, &factors, if error > 0.0 { measured / error } else { 0.0 }));
-        step()?;
+    for some in chosen.chunks(AT_ONCE) {
+        // Factoring takes most of the time, and needs no device: it is done for some at once.
+        let made = together(subject, some, &|one, weight, factors| {
+            let rank = rank_at(weight, keep).min(factors.loss().len() - 1);
+            (weight.data.clone(), factors.product(rank).data, factors.loss()[rank], curve(one, weight, factors, 1.0))
+        })?;
+        for (one, (whole, truncated, error, curve)) in some.iter().zip(made) {
+            model.replace(&one.path, &truncated)?;
+            let mut measure = || -> Result<f64> {
+                let (mut sum, mut count) = (0.0, 0);
+                for (window, before) in windows.iter().zip(&before) {
+                    let differences = before.differences(&model.forecasts(&mut context, window)?)?;
+                    sum += differences.iter().map(|difference| difference.divergence).sum::<f64>();
+                    count += differences.len();
+                }
+                Ok(sum / count as f64)
+            };
+            let measured = measure();
+            model.replace(&one.path, &whole)?;
+            let measured = measured?;
+            let worth = if error > 0.0 { measured / error } else { 0.0 };
+            curves.push(Curve { loss: curve.loss.iter().map(|loss| worth * loss).collect(), ..curve });
+            step()?;
+        }
     }
     Ok(curves)
 }
@@ -160,14 +161,20 @@ fn each<T: Send>(
 ) -> Result<Vec<T>> {
     let mut all = Vec::new();
     for some in chosen.chunks(AT_ONCE) {
-        let weights = some.iter().map(|one| subject.weight(&one.path)).collect::<Result<Vec<_>>>()?;
-        let (config, moments, method) = (subject.config, subject.moments, subject.method);
-        let made = some.par_iter().zip(&weights).map(|(one, weight)| {
-            let factors = Factors::new(&widen(weight), &moments.of(config, one.layer, one.number), method)?;
-            Ok(of(one, weight, &factors))
-        });
-        all.extend(made.collect::<Result<Vec<T>>>()?);
+        all.extend(together(subject, some, of)?);
         step(some.len())?;
     }
     Ok(all)
+}
+
+/// Factors projections, all at once, and keeps what `of` makes of each.
+fn together<T: Send>(subject: &Subject<'_>, some: &[Chosen], of: &(dyn Fn(&Chosen, &Matrix, &Factors) -> T + Sync)) -> Result<Vec<T>> {
+    let weights = some.iter().map(|one| subject.weight(&one.path)).collect::<Result<Vec<_>>>()?;
+    // A source of weights is for one thread.
+    let (config, moments, method) = (subject.config, subject.moments, subject.method);
+    let made = some.par_iter().zip(&weights).map(|(one, weight)| {
+        let factors = Factors::new(&widen(weight), &moments.of(config, one.layer, one.number), method)?;
+        Ok(of(one, weight, &factors))
+    });
+    made.collect()
 }

@@ -73,16 +73,31 @@ impl WeightSource for Drawn {
 
     fn read(&self, name: &str) -> Result<(Vec<u64>, Vec<f32>)> {
         let shape = self.shapes.get(name).ok_or_else(|| Error::input_item(&self.path, name, "expected a tensor that the configuration names, found none"))?;
-        let count = shape.iter().product::<u64>();
-        let values = match shape[..] {
-            [_, columns] => {
-                let seed = name.bytes().fold(0u64, |seed, byte| seed.wrapping_mul(31).wrapping_add(byte.into()));
-                let spread = (12.0 / columns as f32).sqrt();
-                (0..count).into_par_iter().map(|at| spread * (unit(seed ^ at) - 0.5)).collect()
-            }
-            _ => vec![if name.ends_with("bias") { 0.0 } else { 1.0 }; count as usize],
-        };
+        let mut values = Vec::new();
+        draw(name, shape, &mut values);
         Ok((shape.clone(), values))
+    }
+
+    fn values_into(&self, name: &str, shape: &[u64], values: &mut Vec<f32>) -> Result<()> {
+        match self.shapes.get(name) {
+            Some(found) if found == shape => draw(name, shape, values),
+            _ => *values = self.values(name, shape)?,
+        }
+        Ok(())
+    }
+}
+
+/// Draws the values of a tensor, by all threads. Each depends on its place and the name alone.
+fn draw(name: &str, shape: &[u64], values: &mut Vec<f32>) {
+    let count = shape.iter().product::<u64>() as usize;
+    if let [_, columns] = shape {
+        let seed = name.bytes().fold(0u64, |seed, byte| seed.wrapping_mul(31).wrapping_add(byte.into()));
+        let spread = (12.0 / *columns as f32).sqrt();
+        // The length of a range of usize is known ahead, so that each thread writes where its values stay.
+        (0..count).into_par_iter().map(|at| spread * (unit(seed ^ at as u64) - 0.5)).collect_into_vec(values);
+    } else {
+        values.clear();
+        values.resize(count, if name.ends_with("bias") { 0.0 } else { 1.0 });
     }
 }
 

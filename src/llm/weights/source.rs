@@ -33,4 +33,13 @@ pub trait WeightSource {
         }
         Ok(values)
     }
+
+    /// Puts the values of a tensor of `shape` in the place of those that `values` has. A source that can writes them into the same memory.
+    ///
+    /// # Errors
+    /// Those of [`values`](Self::values).
+    fn values_into(&self, name: &str, shape: &[u64], values: &mut Vec<f32>) -> Result<()> {
+        *values = self.values(name, shape)?;
+        Ok(())
+    }
 }

@@ -44,6 +44,14 @@ mod h200 {
     pub(crate) const CACHE: f64 = 12e6;
     pub(crate) const CACHE_PARTS: f64 = 10.5e6;
     pub(crate) const CACHE_ALONE: f64 = 14e6;
+    /// Rates of products with more rows, whose tiles read more different bytes at a time, as an H100's times have them (`lab/choice.md`): of
+    /// more than `PARTS_ROWS` rows in place of `CACHE_PARTS`, of more than `ALONE_ROWS` in place of `CACHE_ALONE`. Tiles alone whose columns
+    /// are no multiple of 32 read at `UNEVEN` of that.
+    pub(crate) const PARTS_ROWS: u64 = 256;
+    pub(crate) const CACHE_PARTS_MANY: f64 = 7e6;
+    pub(crate) const ALONE_ROWS: u64 = 1024;
+    pub(crate) const CACHE_ALONE_MANY: f64 = 10.5e6;
+    pub(crate) const UNEVEN: f64 = 0.9;
     /// Split-K blocks of a tile wait for each other and exchange sums. Every doubling of them takes `MEET` in one cluster, `MEET_OUTSIDE`
     /// among several.
     pub(crate) const MEET: f64 = 2.0;
@@ -166,6 +174,18 @@ impl Shape {
         there && !self.narrow_alone(tile, target) && (!tile.is_pingpong() || self.turns(tile, target))
     }
 
+    /// Bytes a microsecond from L2 to this tile's SMs.
+    fn cache(&self, tile: &WgmmaTile) -> f64 {
+        match tile.shares {
+            Shares::W | Shares::SplitKMulticast(_) => h200::CACHE,
+            Shares::SplitKCluster(_) if self.rows > h200::PARTS_ROWS => h200::CACHE_PARTS_MANY,
+            Shares::SplitKCluster(_) => h200::CACHE_PARTS,
+            Shares::Nothing if self.rows <= h200::ALONE_ROWS => h200::CACHE_ALONE,
+            Shares::Nothing if tile.columns.is_multiple_of(32) => h200::CACHE_ALONE_MANY,
+            Shares::Nothing => h200::CACHE_ALONE_MANY * h200::UNEVEN,
+        }
+    }
+
     /// Microseconds from one launch to the next with this tile.
     pub(crate) fn time(&self, tile: &WgmmaTile, target: &Target) -> f64 {
         let parts = tile.parts();
@@ -190,12 +210,8 @@ impl Shape {
         let exchange = if tile.meets_outside() { h200::MEET_OUTSIDE } else { h200::MEET } * (parts as f64).log2();
         let memory = self.bytes() / h200::MEMORY * (1.0 + h200::IDLE * idle) + (rounds as f64 - 1.0) * h200::OUTPUTS;
         let activation = if !self.activated { 0.0 } else { h200::ACTIVATION * if tile.is_pingpong() { 1.0 } else { rounds as f64 } };
-        let (launch, cache) = match tile.shares {
-            Shares::Nothing => (h200::LAUNCH, h200::CACHE_ALONE),
-            Shares::W | Shares::SplitKMulticast(_) => (h200::LAUNCH + h200::CLUSTER, h200::CACHE),
-            Shares::SplitKCluster(_) => (h200::LAUNCH + h200::CLUSTER, h200::CACHE_PARTS),
-        };
-        launch + (products + activation).max(memory).max(read / cache) + exchange
+        let launch = h200::LAUNCH + if tile.shares == Shares::Nothing { 0.0 } else { h200::CLUSTER };
+        launch + (products + activation).max(memory).max(read / self.cache(tile)) + exchange
     }
 
     /// Whether the launch may start while the launch before still runs (PDL). An early start gains a microsecond. It places blocks
@@ -272,8 +288,17 @@ mod tests {
 
     #[test]
     fn widths_fill_whole_rounds() {
-        for (rows, outputs, depth, columns) in [(512, 5120, 5120, 160), (1024, 5120, 13824, 160), (512, 11008, 4096, 168), (4096, 4096, 4096, 256)] {
+        for (rows, outputs, depth, columns) in
+            [(512, 5120, 5120, 160), (1024, 5120, 13824, 160), (512, 11008, 4096, 168), (4096, 4096, 4096, 256), (1792, 2384, 11008, 160)]
+        {
             assert_eq!(chosen(rows, outputs, depth), (columns, Shares::Nothing), "{rows} × {outputs} × {depth}");
+        }
+    }
+
+    #[test]
+    fn narrow_tiles_of_many_rows_share_what_they_read() {
+        for (rows, outputs, depth) in [(2048, 1192, 11008), (2221, 1024, 14336)] {
+            assert_eq!(chosen(rows, outputs, depth), (160, Shares::W), "{rows} × {outputs} × {depth}");
         }
     }
 
@@ -311,7 +336,9 @@ mod tests {
         {
             assert_eq!(chosen(rows, outputs, depth), (columns, Shares::SplitKCluster(parts)), "{rows} × {outputs} × {depth}");
         }
-        for (rows, outputs, depth, parts) in [(1024, 1024, 8192, 2), (512, 1024, 8192, 4), (256, 4096, 11008, 2), (129, 4096, 9000, 2), (129, 2001, 9000, 4)] {
+        for (rows, outputs, depth, parts) in
+            [(1024, 1024, 8192, 2), (512, 1024, 8192, 4), (447, 640, 11008, 4), (256, 4096, 11008, 2), (129, 4096, 9000, 2), (129, 2001, 9000, 4)]
+        {
             assert_eq!(chosen(rows, outputs, depth), (128, Shares::SplitKMulticast(parts)), "{rows} × {outputs} × {depth}");
         }
         for (outputs, depth, columns) in [(10240, 8192, 80), (12288, 4096, 96), (13824, 5120, 112), (15360, 5120, 128)] {

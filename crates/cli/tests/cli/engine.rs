@@ -61,6 +61,24 @@ fn the_same_load_on_both_engines_is_one_table() {
 }
 
 #[test]
+fn a_configuration_is_given_ranks_and_its_factors_are_drawn() {
+    let folder = scratch();
+    let [config, factored] = [format!("{ROOT}/tests/data/vllm/config.json"), text(&folder.path().join("low/config.json")).to_owned()];
+    let output = python("factored_config.py", &[], &[&config, "-o", &factored, "q_proj,k_proj=3", "down_proj=5"]);
+    assert!(output.status.success(), "{}", err(&output));
+    let written: Value = serde_json::from_slice(&std::fs::read(&factored).unwrap()).unwrap();
+    let ranks = written["low_rank"]["ranks"].as_object().unwrap();
+    assert_eq!(ranks.len() as u64, 3 * written["num_hidden_layers"].as_u64().unwrap(), "{written}");
+    assert_eq!([&ranks["model.layers.0.self_attn.k_proj"], &ranks["model.layers.0.mlp.down_proj"]], [&json!(3), &json!(5)]);
+    let load = ["--batch", "2", "--prompt", "8", "--answer", "4", "--dtype", "f16", "--json"];
+    let own = run(&[&["--backend", "cpu", "eval", "--suite", "speed", "--drawn", &factored], &load[..]].concat());
+    assert!(own.status.success(), "{}", err(&own));
+    assert_eq!(object(&own, "eval")["speed"][0]["decode_steps"], 3);
+    let output = python("factored_config.py", &[], &[&config, "-o", &factored, "head=3"]);
+    assert!(!output.status.success() && err(&output).contains("expected NAME,NAME=RANK of q_proj"), "{}", err(&output));
+}
+
+#[test]
 fn an_engine_that_gives_too_few_tokens_is_not_timed() {
     let folder = scratch();
     let [config, report] = [format!("{ROOT}/tests/data/vllm/config.json"), text(&folder.path().join("theirs.json")).to_owned()];

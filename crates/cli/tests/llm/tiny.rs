@@ -108,13 +108,18 @@ pub fn kinds() -> Vec<Kind> {
             ..plain("qwen3", json!({"model_type": "qwen3", "head_dim": 40, "num_attention_heads": 4, "num_key_value_heads": 2}))
         },
         Kind { rank: |layer, number| (layer == 0).then_some(7 + 6 * number), ..plain("llama, a factored layer", json!({"model_type": "llama"})) },
+        // Just below 320, so that rows between the factors are made to start on lines of a cache, beside some that are not.
+        Kind {
+            rank: |_, number| [Some(311), Some(5), Some(313), Some(319), None, Some(315), Some(312)][number],
+            ..plain("llama, ranks near lines", json!({"model_type": "llama"}))
+        },
         Kind { rank: some_ranks, bias: true, ..plain("qwen2, factored in part", json!({"model_type": "qwen2"})) },
     ]
 }
 
 /// Models whose pages hold latents of keys and values.
 pub fn latents() -> Vec<Kind> {
-    let [plain, other, qwen3, two_factors] = [8, 8, 7, 9].map(|number| kinds().swap_remove(number));
+    let [plain, other, qwen3, two_factors] = [8, 8, 7, 10].map(|number| kinds().swap_remove(number));
     let latent = |mut config: Value| {
         config["low_rank"] = json!({"latent": true});
         config

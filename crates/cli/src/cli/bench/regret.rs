@@ -1,4 +1,4 @@
-//! `bench SUITE --regret N`: what the choice of a variant and its configuration loses over random shapes.
+//! `bench SUITE --regret N`: what the choice of a variant and its configuration loses over shapes of one's own and random ones.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ impl Visit for Work<'_> {
 
     fn visit<B: Backend>(self, backend: B) -> Result<RegretReport> {
         let mut session = Session::new(Arc::new(backend))?;
-        let progress = Progress::new(self.output, "regret", self.options.count);
+        let progress = Progress::new(self.output, "regret", self.options.count + self.options.own.sizes.len() as u64);
         let mut begun = false;
         race(&mut session, &self.options, &mut |name, _| {
             if std::mem::replace(&mut begun, true) {
@@ -60,7 +60,7 @@ impl Report for Told {
         let RegretReport { suite, backend, device, environment, seed, complete, summary, worst, shapes, .. } = &self.0;
         let revision = environment.revision.get(..7).unwrap_or(&environment.revision);
         page.line(page.tone(Tone::Strong, format!("regret of {} on {backend}", suite.name())))?;
-        page.line(format!("{}, {}; revision {revision}; {} random shapes of seed {seed}", device.name, device.driver, shapes.len()))?;
+        page.line(format!("{}, {}; revision {revision}; {} shapes, random ones of seed {seed}", device.name, device.driver, shapes.len()))?;
         let percent = |ratio: f64| (ratio - 1.0) * 100.0;
         page.line(format!(
             "{} raced: the choice takes {:.2} % more than the fastest in the mean, {:.1} % at most; {:.0} % of the shapes lose more than {:.0} %",

@@ -31,27 +31,9 @@ use super::super::values;
 use super::pages::{prepare, write_all};
 use super::{list, regret};
 
-/// What asks for other shapes, variants or times than a race of random shapes has.
-const NOT_WITH_REGRET: [&str; 18] = [
-    "list",
-    "quick",
-    "shape",
-    "variant",
-    "warmup",
-    "iterations",
-    "adapters",
-    "markdown",
-    "pictures",
-    "axis",
-    "from",
-    "to",
-    "sizes",
-    "gated",
-    "model",
-    "style",
-    "seq",
-    "batch",
-];
+/// What asks for other shapes, variants or times than a race of shapes has.
+const NOT_WITH_REGRET: [&str; 16] =
+    ["list", "quick", "shape", "variant", "warmup", "iterations", "adapters", "markdown", "pictures", "axis", "from", "to", "model", "style", "seq", "batch"];
 
 /// The heading of options that not every suite has.
 const SINGLE: &str = "Options of single suites";
@@ -72,9 +54,9 @@ pub struct Args {
     /// Only this variant of the operation, or this one's configuration, rather than the backend's choice
     #[arg(long, value_name = "NAME[:CONFIG]")]
     pub variant: Option<String>,
-    /// Race random shapes of the operation of `linear`, `mlp`, `attention`, `sparse` or `adapters` instead: how much slower the choice is than the
-    /// fastest configuration of any variant
-    #[arg(long, value_name = "SHAPES", value_parser = clap::value_parser!(u64).range(1..), conflicts_with_all = NOT_WITH_REGRET)]
+    /// Race random shapes of the operation of `linear`, `mlp`, `attention`, `sparse` or `adapters` instead, after those of --sizes: how much slower the
+    /// choice is than the fastest configuration of any variant
+    #[arg(long, value_name = "SHAPES", conflicts_with_all = NOT_WITH_REGRET)]
     pub regret: Option<u64>,
     /// What the random shapes of --regret are drawn from
     #[arg(long, default_value_t = 0, value_name = "N", requires = "regret")]
@@ -205,9 +187,6 @@ pub fn run(args: &Args, choice: &Choice, output: &Output) -> Result<Outcome> {
         return Err(Error::invalid("--limit", "seconds above 0", args.limit));
     }
     let suite: Suite = args.suite.ok_or_else(|| Error::invalid("SUITE", "one", "none"))?;
-    if let Some(count) = args.regret {
-        return regret::run(RegretOptions { suite, dtype: args.dtype, count, seed: args.seed }, choice, output);
-    }
     let sweep = Sweep { axes: args.axis.clone(), from: args.from, to: args.to, step: args.step };
     if suite != Suite::Align && sweep != Sweep::default() {
         return Err(Error::invalid("--axis, --from, --to, --step", "the suite align", suite.name()));
@@ -219,6 +198,9 @@ pub fn run(args: &Args, choice: &Choice, output: &Output) -> Result<Outcome> {
     // Of sizes of one's own it is an option of theirs, and else of a model's.
     let own_sizes = suite == Suite::Attention && !args.sizes.is_empty();
     let own = own::Choice { sizes: args.sizes.clone(), gated: args.gated, causal: own_sizes && *causal == Some(true) };
+    if let Some(count) = args.regret {
+        return regret::run(RegretOptions { suite, dtype: args.dtype, own, count, seed: args.seed }, choice, output);
+    }
     let causal = causal.filter(|_| !own_sizes);
     let layers = LayerChoice { models: model.clone(), styles: style.clone(), tokens: seq.clone(), batch: *batch, causal };
     if suite != Suite::Layer && !known(suite) && layers != LayerChoice::default() {
