@@ -15,6 +15,7 @@ use trifuse::{Error, Result};
 use super::maps::Maps;
 use super::mask::{Mask, listed};
 use super::plans::Plans;
+use super::resident::{Resident, resident};
 use super::task::{Attend, Blocks, Source};
 use super::tensors::{Tensors, nth, slice};
 use super::together::most_together;
@@ -85,12 +86,19 @@ impl<D: Backend> Attends<D> {
         let mask = masks.map(|masks| Mask::joined(&masks, &first.op)).transpose()?;
         let op = first.op.clone().with_batch(first.op.batch * asks.len() as u64);
         let op = mask.as_ref().map_or_else(|| op.clone(), |mask| op.clone().with_form(mask.form()));
-        self.prepare(session, op, way.as_deref(), mask)?;
+        let resident = self.prepare_resident(session, &op, way.as_deref(), resident(asks)?)?;
+        if resident.is_none() {
+            self.plan(session, op, way.as_deref())?;
+        }
+        self.prepare(session, mask)?;
         let Self { plans, tensors, .. } = self;
         let ready = plans.first().ok_or_else(|| Error::invalid("plan", "one", "none"))?;
-        let (q, k, v) = (tensors.bring(session, asks, 0)?, tensors.bring(session, asks, 1)?, tensors.bring(session, asks, 2)?);
+        let [q, k, v] = match resident {
+            Some(tables) => tables,
+            None => [tensors.bring(session, asks, 0)?, tensors.bring(session, asks, 1)?, tensors.bring(session, asks, 2)?],
+        };
         let o = tensors.output(session, asks)?;
-        let args = AttentionArgs::new(q, k, v, o.clone());
+        let args = AttentionArgs::new(q, k, v, o.clone()).with_slots(ready.slots.as_ref().map(|(index, _)| index.clone()));
         let args = match &ready.index {
             Some((index, _)) => args.with_index(index.clone()),
             None => args,
@@ -218,9 +226,30 @@ impl<D: Backend> Attends<D> {
         }
     }
 
-    /// Puts the plan for `op` first, with these blocks on the device.
-    fn prepare(&mut self, session: &mut Session<D>, op: Attention, way: Option<&str>, mask: Option<Mask>) -> Result<()> {
-        self.plan(session, op, way)?;
+    /// Puts the plan for `op` on sequences at slots first, with the slots on the device, where tensors lie so and the device computes it in that way.
+    fn prepare_resident(&mut self, session: &mut Session<D>, op: &Attention, way: Option<&str>, found: Option<Resident<D>>) -> Result<Option<[Slice<D>; 3]>> {
+        let Some(Resident { slots, room, tables }) = found else { return Ok(None) };
+        match self.plan(session, op.clone().with_slots(room), way) {
+            Ok(()) => {}
+            // They are gathered.
+            Err(Error::Unsupported { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        let Some(ready) = self.plans.first() else { return Ok(None) };
+        let index = match ready.slots.take() {
+            Some((index, same)) if same == slots => index,
+            Some((index, _)) => {
+                session.update_index(&index, &slots)?;
+                index
+            }
+            None => session.index(&slots)?,
+        };
+        ready.slots = Some((index, slots));
+        Ok(Some(tables))
+    }
+
+    /// Puts these blocks on the device, for the plan that is first.
+    fn prepare(&mut self, session: &mut Session<D>, mask: Option<Mask>) -> Result<()> {
         let (Some(mask), Some(ready)) = (mask, self.plans.first()) else { return Ok(()) };
         // The next query has an index of its own if this one cannot be written.
         let index = match (ready.index.take(), &mask) {
