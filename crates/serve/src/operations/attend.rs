@@ -17,12 +17,15 @@ use super::mask::{Mask, listed};
 use super::plans::Plans;
 use super::resident::{Resident, resident};
 use super::task::{Attend, Blocks, Source};
-use super::tensors::{Tensors, nth, slice};
-use super::together::most_together;
+use super::tensors::{Tensors, nth, outside, slice};
+use super::together::{filled, most_together};
 use crate::kserve::tensor::int32;
 
 /// The most bytes of outputs that are read at once for several answers.
 const MOST_READ: u64 = 16 << 20;
+
+/// Bytes of a checksum.
+pub const SUM: u64 = 8;
 
 /// How the configurations of attention begin that cut the keys of a sequence by what is beside it.
 const CUTS: &str = "split_kv";
@@ -32,14 +35,10 @@ pub struct Attends<D: Backend> {
     plans: Plans<D>,
     tensors: Tensors<D>,
     maps: Maps,
+    /// Whether launches are filled up: what a launch costs besides its queries is more than what some of them twice do.
+    fills: bool,
     /// How long getting ready for new shapes took since this was last asked.
     planned: Duration,
-}
-
-impl<D: Backend> Default for Attends<D> {
-    fn default() -> Self {
-        Self { plans: Plans::default(), tensors: Tensors::default(), maps: Maps::default(), planned: Duration::ZERO }
-    }
 }
 
 /// What a query has once the device has been given it.
@@ -60,6 +59,11 @@ pub struct Launched<D: Backend> {
 }
 
 impl<D: Backend> Attends<D> {
+    /// What queries need, where launches are filled up or not.
+    pub fn new(fills: bool) -> Self {
+        Self { plans: Plans::default(), tensors: Tensors::default(), maps: Maps::default(), fills, planned: Duration::ZERO }
+    }
+
     /// Gives back what is kept of the device's memory; whether there was something.
     pub fn clear(&mut self) -> bool {
         self.plans.clear() | self.tensors.clear()
@@ -76,7 +80,8 @@ impl<D: Backend> Attends<D> {
     /// Queries that cannot be one launch, or that are not sound; no device memory; a device that fails.
     pub fn launch(&mut self, session: &mut Session<D>, asks: &[&Attend]) -> Result<Launched<D>> {
         let Some(first) = asks.first() else { return Ok(Launched { queries: Vec::new(), sums: None }) };
-        let masks = asks.iter().map(|ask| self.mask(session, &ask.blocks)).collect::<Result<Vec<Option<Mask>>>>()?;
+        let all = if self.fills { filled(asks) } else { asks.to_vec() };
+        let masks = all.iter().map(|ask| self.mask(session, &ask.blocks)).collect::<Result<Vec<Option<Mask>>>>()?;
         let masks: Option<Vec<Mask>> = masks.into_iter().collect();
         let way = match &masks {
             // One that is alone has the bits that it has beside others.
@@ -84,9 +89,9 @@ impl<D: Backend> Attends<D> {
             None => None,
         };
         let mask = masks.map(|masks| Mask::joined(&masks, &first.op)).transpose()?;
-        let op = first.op.clone().with_batch(first.op.batch * asks.len() as u64);
+        let op = first.op.clone().with_batch(first.op.batch * all.len() as u64);
         let op = mask.as_ref().map_or_else(|| op.clone(), |mask| op.clone().with_form(mask.form()));
-        let resident = self.prepare_resident(session, &op, way.as_deref(), resident(asks)?)?;
+        let resident = self.prepare_resident(session, &op, way.as_deref(), resident(&all)?)?;
         if resident.is_none() {
             self.plan(session, op, way.as_deref())?;
         }
@@ -95,9 +100,9 @@ impl<D: Backend> Attends<D> {
         let ready = plans.first().ok_or_else(|| Error::invalid("plan", "one", "none"))?;
         let [q, k, v] = match resident {
             Some(tables) => tables,
-            None => [tensors.bring(session, asks, 0)?, tensors.bring(session, asks, 1)?, tensors.bring(session, asks, 2)?],
+            None => [tensors.bring(session, &all, 0)?, tensors.bring(session, &all, 1)?, tensors.bring(session, &all, 2)?],
         };
-        let o = tensors.output(session, asks)?;
+        let o = tensors.output(session, &all)?;
         let args = AttentionArgs::new(q, k, v, o.clone()).with_slots(ready.slots.as_ref().map(|(index, _)| index.clone()));
         let args = match &ready.index {
             Some((index, _)) => args.with_index(index.clone()),
@@ -117,10 +122,13 @@ impl<D: Backend> Attends<D> {
         Ok(launched)
     }
 
-    /// What the answers have of the outputs, which lie one behind the other and have as many bytes each.
+    /// What the answers have of the outputs, which lie one behind the other and have as many bytes each. Some behind them may be nobody's.
     fn results(&mut self, session: &mut Session<D>, asks: &[&Attend], o: &Slice<D>, each: u64) -> Result<Launched<D>> {
+        let count = asks.len() as u64;
+        let part = |of: &Slice<D>, bytes: u64| of.sub_slice(0, bytes).ok_or_else(|| outside(0, bytes));
         // Enqueued behind the queries, and made while the device has the outputs at hand: eight bytes of each are read.
-        let sums = if asks.iter().any(|ask| ask.wants_checksum) { Some(self.checksums(session, asks.len() as u64, o, each)?) } else { None };
+        let sums = if asks.iter().any(|ask| ask.wants_checksum) { Some(part(&self.checksums(session, o, each)?, SUM * count)?) } else { None };
+        let o = &part(o, each * count)?;
         let read = asks.iter().any(|ask| ask.wants_bytes);
         // The device is waited for once where that takes little of the host's memory.
         let all = if read && asks.len() > 1 && o.len() <= MOST_READ { Some(session.read(o)?) } else { None };
@@ -139,15 +147,16 @@ impl<D: Backend> Attends<D> {
     }
 
     /// The checksums of outputs of the shape that was used last, which lie one behind the other: one launch.
-    fn checksums(&mut self, session: &mut Session<D>, outputs: u64, o: &Slice<D>, each: u64) -> Result<Slice<D>> {
+    fn checksums(&mut self, session: &mut Session<D>, o: &Slice<D>, each: u64) -> Result<Slice<D>> {
         let Self { plans, planned, .. } = self;
         let none = || Error::invalid("plan", "one", "none");
         let ready = plans.first().ok_or_else(none)?;
+        let outputs = o.len() / each.max(1);
         let op = Checksum::new(outputs, each);
         // Two queries of four sequences have the shape of four of two.
         if ready.sums.as_ref().is_none_or(|(plan, _)| *plan.op() != op) {
             let began = Instant::now();
-            ready.sums = Some((session.plan(op)?, session.alloc(8 * outputs)?));
+            ready.sums = Some((session.plan(op)?, session.alloc(SUM * outputs)?));
             *planned += began.elapsed();
         }
         let (plan, sums) = ready.sums.as_ref().ok_or_else(none)?;

@@ -221,9 +221,9 @@ fn queries_whose_tensors_lie_in_one_region_are_one_launch_whatever_their_order()
         assert_eq!(together, QUERIES);
         assert_eq!(read(&device, "o"), expected);
     }
-    // Some twice, and then with keys and values of another place than the queries': for their checksums alone.
+    // Five, which a launch of six has, one of them twice; then with keys and values of another place than the queries': for their checksums alone.
     for apart in [0, 3] {
-        let pairs: Vec<(usize, usize)> = [5, 2, 5, 0, 9, 2, 2, 7].into_iter().map(|number| (number, (number + apart) % QUERIES)).collect();
+        let pairs: Vec<(usize, usize)> = [5, 2, 5, 0, 9].into_iter().map(|number| (number, (number + apart) % QUERIES)).collect();
         let asked = pairs.iter().map(|&(number, keys)| {
             let (mut request, sent) = request(number, true, Value::Null);
             for (at, region) in [(1, "k"), (2, "v")] {
