@@ -11,7 +11,6 @@ use derive_where::derive_where;
 use crate::backend::{Backend, Kernel};
 use crate::device::{Device, Slice};
 use crate::error::{Error, Result, ensure};
-use crate::ops::attention::AttentionIndex;
 use crate::ops::layer::{Layer, Parts};
 use crate::ops::{Attention, AttentionArgs, Cost, FusedMlp, FusedMlpArgs, Linear, LinearArgs, Op, Pointwise, PointwiseArgs};
 use crate::session::{Graph, Plan, Session};
@@ -164,7 +163,7 @@ impl<D: Backend> TransformerLayer<D> {
             norm: None,
             y: y.clone(),
         };
-        let attention = AttentionArgs { q: from(0)?, k: from(query)?, v: from(query + key)?, index: AttentionIndex::None, o: self.attended.clone(), lse: None };
+        let attention = AttentionArgs::new(from(0)?, from(query)?, from(query + key)?, self.attended.clone());
         let mlp = match &self.mlp {
             Mlp::Fused(plan) => {
                 let args = FusedMlpArgs {

@@ -85,7 +85,7 @@ fn heads_first_is_the_same_attention() {
         places.flat_map(|place| values[place..place + d].to_vec()).collect::<Vec<f64>>()
     };
     let plain = Attention::dense(op.dtype, op.batch, [op.heads, op.kv_heads], [op.q_len, op.kv_len], op.head_dim).with_lse(true);
-    let plain_host = Host { q: turned(&host.q, op.q_len), k: turned(&host.k, op.kv_len), v: turned(&host.v, op.kv_len), index: HostForm::None };
+    let plain_host = Host { q: turned(&host.q, op.q_len), k: turned(&host.k, op.kv_len), v: turned(&host.v, op.kv_len), index: HostForm::None, slots: None };
     assert_eq!(turned(&first(&op, &host), op.q_len), first(&plain, &plain_host));
 }
 
@@ -95,7 +95,7 @@ fn listed(kind: BlockKind, bits: &[u32]) -> (Attention, Host) {
     let mask = BlockMask::new(&[0, 3, 6], &[0, 1, 2, 0, 1, 2], &[kind; 6], bits, shape).unwrap();
     let op = Attention::dense(DType::F32, 1, [1, 1], [100, 130], 4).with_form(Form::Blocks(shape));
     let wave = |count: usize, step: f64| (0..count).map(|i| DType::F32.round((i as f64 * step).sin())).collect::<Vec<f64>>();
-    (op, Host { q: wave(400, 0.7), k: wave(520, 1.3), v: wave(520, 2.1), index: HostForm::Blocks(mask) })
+    (op, Host { q: wave(400, 0.7), k: wave(520, 1.3), v: wave(520, 2.1), index: HostForm::Blocks(mask), slots: None })
 }
 
 #[test]

@@ -44,7 +44,7 @@ fn prefix_and_own_keys_joined_are_attention_over_both() {
     let attend = |k: Vec<f64>, v: Vec<f64>| {
         let keys = k.len() as u64 / op.width();
         let over = Attention::dense(op.dtype, 1, [op.heads, op.kv_heads], [op.q_len, keys], op.head_dim).with_lse(true);
-        over.evaluate(&Host { q: host.q.clone(), k, v, index: HostForm::None }, Exact).unwrap()
+        over.evaluate(&Host { q: host.q.clone(), k, v, index: HostForm::None, slots: None }, Exact).unwrap()
     };
     let both = attend([k, own_k.clone()].concat(), [v, own_v.clone()].concat());
     let own = attend(own_k, own_v);
@@ -89,7 +89,7 @@ fn a_device_holds_what_the_codes_decode_to_and_fewer_bytes() {
             (0..tokens * width).map(|at| delta.data[at % width * tokens + at / width]).collect::<Vec<f64>>()
         };
         let plain = Attention::dense(DType::F32, 1, [heads, heads], [queries, tokens as u64], width as u64 / heads);
-        let expected = plain.evaluate(&Host { q, k: whole(KEY), v: whole(VALUE), index: HostForm::None }, Exact).unwrap();
+        let expected = plain.evaluate(&Host { q, k: whole(KEY), v: whole(VALUE), index: HostForm::None, slots: None }, Exact).unwrap();
         assert_close(&found, &values(&expected[0]), 1e-4);
 
         let half = DevicePrefix::new(&mut session, &made.population, DType::F16).unwrap();

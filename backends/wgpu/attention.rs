@@ -12,7 +12,7 @@ use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ops::attention::{Attention, AttentionArgs, AttentionIndex, Form, Strides};
-use crate::ops::index::{BlockMap, BlockMask, HostIndex, PageTable, RaggedPages, Varlen};
+use crate::ops::index::{BlockMap, BlockMask, HostIndex, Index, PageTable, RaggedPages, Varlen};
 
 const VARIANTS: &[&str] = &["f16", "portable"];
 /// The largest length, and the furthest reach of a window. Sums of two stay in the shader's 32 bits.
@@ -54,8 +54,7 @@ struct Params {
     heads: u32,
     splits: u32,
     split_keys: u32,
-    before: i32,
-    after: i32,
+    reach: u32,
     scale: f32,
     form: [u32; 3],
 }
@@ -65,9 +64,9 @@ struct Tensor {
     strides: Strides,
     tokens: u64,
     heads: u64,
-    /// Whether sequences lie `strides.batch` apart. If not, the dispatch reaches everything.
+    /// Whether sequences lie `strides.batch` apart, in order. If not, the dispatch reaches everything.
     by_sequence: bool,
-    /// Sequences, or pages, where a dispatch does not take them one by one.
+    /// Sequences, slots or pages, where a dispatch does not take them one by one.
     pages: u64,
 }
 
@@ -82,7 +81,11 @@ impl Tensor {
         };
         let query = |strides| Self { strides, tokens: queries.0, heads: op.heads, by_sequence: queries.2, pages: queries.1 };
         let key = |strides| Self { strides, tokens: keys.0, heads: op.kv_heads, by_sequence, pages: keys.1 };
-        [query(op.q), key(op.k), key(op.v), query(op.o)]
+        let read = |tensor: Self| match op.slots {
+            Some(slots) => Self { by_sequence: false, pages: slots.into(), ..tensor },
+            None => tensor,
+        };
+        [read(query(op.q)), read(key(op.k)), read(key(op.v)), query(op.o)]
     }
 
     /// Elements from the first to the last of `batches` sequences. Does not overflow: the descriptor was checked.
@@ -213,7 +216,6 @@ impl Plan {
         let mut flat = [0; 12];
         // A stride that does not fit 32 bits is never multiplied by more than 0, since what is bound is smaller.
         flat.iter_mut().zip(strides.iter().flatten()).for_each(|(word, &stride)| *word = stride as u32);
-        let [before, after] = reach(op).map(|keys| keys as i32);
         Params {
             strides: flat,
             first_group: 0,
@@ -223,8 +225,8 @@ impl Plan {
             heads: (op.heads | (op.heads / op.kv_heads) << 16) as u32,
             splits: self.splits as u32,
             split_keys: self.split_keys as u32,
-            before,
-            after,
+            // With operands for everything there is no room for two numbers, and the second is nothing or the first.
+            reach: reach(op)[0] as u32 | u32::from(op.causal) << 31,
             scale: op.scale_value(),
             form: match op.form {
                 Form::Dense => [0; 3],
@@ -266,14 +268,14 @@ impl Kernel<Attention> for Wgpu {
             let batches = self.reachable_batches(op);
             if batches == 0 && op.batch > 0 {
                 reasons.push(format!(
-                    "{variant}: one sequence (or the whole pool of pages) is larger than the {} bytes that the device binds",
+                    "{variant}: one sequence (or the whole pool of pages, or all slots) is larger than the {} bytes that the device binds",
                     self.window_bytes()
                 ));
                 continue;
             }
             let layout = if let Form::RaggedPaged(_) = op.form { Layout::RAGGED_PAGES } else { Layout::for_rows(op.q_len * packed(op)) };
             let [splits, split_keys] = split(op, layout, MAX_PARTIAL.min(self.window_bytes()));
-            let kind = Kind { variant, dtype: op.dtype, form: op.form, head_dim: op.head_dim, layout, lse: op.lse };
+            let kind = Kind { variant, dtype: op.dtype, form: op.form, at_slots: op.slots.is_some(), head_dim: op.head_dim, layout, lse: op.lse };
             let pipeline = |stage| self.pipeline(&kind.source(stage));
             let forward = pipeline(if splits > 1 { Stage::Part } else { Stage::Whole })?;
             let combine = if splits > 1 { Some(pipeline(Stage::Combine)?) } else { None };
@@ -302,6 +304,7 @@ impl Kernel<Attention> for Wgpu {
             AttentionIndex::Paged(index) => Some(index.slice()),
             AttentionIndex::RaggedPaged(index) => Some(index.slice()),
         };
+        let slots = args.slots.as_ref().map(Index::slice);
         let tensors = Tensor::of(op);
         let mut batch = 0;
         // Where there are no sequences, queries may still be spare.
@@ -318,12 +321,12 @@ impl Kernel<Attention> for Wgpu {
             let params = plan.params(batch);
             if let Some(combine) = &plan.combine {
                 let partial = part(workspace, 0, 4 * plan.partial_pitch() * plan.partial_rows(batches));
-                let operands = [Some(&q), Some(&k), Some(&v), index, None, None, Some(&partial)];
+                let operands = [Some(&q), Some(&k), Some(&v), index, slots, None, None, Some(&partial)];
                 plan.dispatch(self, queue, &plan.forward, &operands, params, tiles * plan.splits)?;
-                let operands = [None, None, None, index, Some(&o), lse.as_ref(), Some(&partial)];
+                let operands = [None, None, None, index, None, Some(&o), lse.as_ref(), Some(&partial)];
                 plan.dispatch(self, queue, combine, &operands, params, tiles)?;
             } else {
-                let operands = [Some(&q), Some(&k), Some(&v), index, Some(&o), lse.as_ref(), None];
+                let operands = [Some(&q), Some(&k), Some(&v), index, slots, Some(&o), lse.as_ref(), None];
                 plan.dispatch(self, queue, &plan.forward, &operands, params, tiles)?;
             }
             if op.batch == 0 {

@@ -81,6 +81,8 @@ pub(super) struct Kind {
     pub variant: &'static str,
     pub dtype: DType,
     pub form: Form,
+    /// Whether q, k and v of a sequence lie at its slot.
+    pub at_slots: bool,
     pub head_dim: u64,
     pub layout: Layout,
     pub lse: bool,
@@ -101,6 +103,7 @@ impl Kind {
                 Operand::read("k", float).when(reads),
                 Operand::read("v", float).when(reads),
                 Operand::read("index", Element::I32).when(self.form != Form::Dense),
+                Operand::read("slots", Element::I32).when(self.at_slots && reads),
                 Operand::write("o", float).when(ends),
                 Operand::write("lse", f32).when(self.lse && ends),
                 partial.when(stage != Stage::Whole),
@@ -113,6 +116,7 @@ impl Kind {
                 ("DEPTH", Constant::U32(if f16 { 16 } else { 8 })),
                 ("SPLIT", Constant::Bool(stage != Stage::Whole)),
                 ("WITH_LSE", Constant::Bool(self.lse)),
+                ("AT_SLOTS", Constant::Bool(self.at_slots)),
                 ("Staged", Constant::Type(if f16 { "f16" } else { "f32" })),
             ],
             f16,
@@ -134,15 +138,22 @@ pub(super) fn sources() -> Vec<Source> {
     let mut all = Vec::new();
     for (variant, dtype) in types {
         for layout in Layout::ALL {
-            let kind = |form, head_dim, lse| Kind { variant, dtype, form, head_dim, layout, lse };
+            let kind = |form, head_dim, lse| Kind { variant, dtype, form, at_slots: false, head_dim, layout, lse };
             // All head dimensions for one form, then all forms for one head dimension that is no multiple.
             let kinds = [1, 32, 64, 100, 129, 192, 256].map(|head_dim| kind(Form::Dense, head_dim, true)).into_iter();
             for kind in kinds.chain(forms.into_iter().flat_map(|form| [kind(form, 107, false), kind(form, 107, true)])) {
                 all.extend([Stage::Whole, Stage::Part, Stage::Combine].map(|stage| kind.source(stage)));
             }
+            // Neither sequences end to end nor pages are at slots.
+            for form in forms.into_iter().filter(|form| *form == Form::Dense || form.is_sparse()) {
+                let kind = Kind { at_slots: true, ..kind(form, 107, true) };
+                all.extend([Stage::Whole, Stage::Part].map(|stage| kind.source(stage)));
+            }
         }
         let form = Form::RaggedPaged(RaggedShape { batch: 1, total_q: 1, max_q: 1, pages: 1, page: 1, pool_pages: 1 });
-        all.extend([false, true].map(|lse| Kind { variant, dtype, form, head_dim: 107, layout: Layout::RAGGED_PAGES, lse }.source(Stage::Whole)));
+        all.extend(
+            [false, true].map(|lse| Kind { variant, dtype, form, at_slots: false, head_dim: 107, layout: Layout::RAGGED_PAGES, lse }.source(Stage::Whole)),
+        );
     }
     all
 }

@@ -11,7 +11,7 @@ fn find_sequence(batch: u32, lane: u32) -> Sequence {
 }
 
 fn key_place(place: Place, j: u32) -> vec2<u32> {
-    return vec2<u32>(place.batch, j);
+    return vec2<u32>(place.slot, j);
 }
 
 fn lse_place(batch: u32, head: u32, q_start: u32, token: u32) -> u32 {

@@ -8,7 +8,7 @@ fn find_sequence(batch: u32, lane: u32) -> Sequence {
 
 // Which sequence (k_batch apart) and token (k_token apart) key j is.
 fn key_place(place: Place, j: u32) -> vec2<u32> {
-    return vec2<u32>(place.batch, j);
+    return vec2<u32>(place.slot, j);
 }
 
 fn lse_place(batch: u32, head: u32, q_start: u32, token: u32) -> u32 {

@@ -27,7 +27,7 @@ fn q_quad(place: Place, row: u32, quad: u32) -> vec4<f32> {
         return vec4<f32>();
     }
     let token = place.sequence.q_start + token_of(place, row);
-    let at = place.batch * launch.params.q_batch + token * launch.params.q_token + head_of(place, row) * launch.params.q_head + quad * 4u;
+    let at = place.slot * launch.params.q_batch + token * launch.params.q_token + head_of(place, row) * launch.params.q_head + quad * 4u;
     if (quad * 4u + 4u <= HEAD_DIM) {
         return load4_q(at);
     }
@@ -130,8 +130,8 @@ fn main(
     let first_token = token_of(place, place.row);
     let last_token = token_of(place, min(place.row + ROWS, place.rows) - 1u);
     var range = vec2<i32>(
-        max(i32(first_token) + ahead - launch.params.before, 0),
-        min(i32(last_token) + ahead, i32(place.sequence.kv_len) - 1 - launch.params.after) + launch.params.after + 1,
+        max(i32(first_token) + ahead - before(), 0),
+        min(i32(last_token) + ahead, i32(place.sequence.kv_len) - 1 - after()) + after() + 1,
     );
     if (SPLIT) {
         range.x += i32(place.split * launch.params.split_keys);
@@ -145,8 +145,8 @@ fn main(
         let row = place.row + group * 4u + r;
         if (row < place.rows) {
             let position = i32(token_of(place, row)) + ahead;
-            low[r] = position - launch.params.before;
-            high[r] = position + launch.params.after;
+            low[r] = position - before();
+            high[r] = position + after();
         }
     }
 
@@ -184,7 +184,7 @@ fn main(
             }
 
             var here = vec4<f32>(UNSEEN);
-            let last = select(high, high - launch.params.after, part.kind == CAUSAL);
+            let last = select(high, high - after(), part.kind == CAUSAL);
             for (var e = 0u; e < KEYS_EACH; e++) {
                 let j = key0 + e * COLUMNS + column;
                 var seen = (vec4<i32>(i32(j)) >= low) & (vec4<i32>(i32(j)) <= last) & vec4<bool>(j < end);

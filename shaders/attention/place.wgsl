@@ -28,9 +28,8 @@ struct Params {
     // Parts that the keys of a tile are divided into, and keys of a part.
     splits: u32,
     split_keys: u32,
-    // A query at position p sees the keys p - before to p + after.
-    before: i32,
-    after: i32,
+    // How many keys before its own position a query sees. With the highest bit it sees none behind that, else as many.
+    reach: u32,
     scale: f32,
     // Of the form's own meaning.
     form0: u32,
@@ -72,6 +71,8 @@ struct Place {
     // Of the dispatch's operands, and of the index data.
     batch: u32,
     absolute_batch: u32,
+    // Which sequence of q, k and v it is.
+    slot: u32,
     // First query head.
     head: u32,
     // Query heads that are rows of one token.
@@ -80,6 +81,15 @@ struct Place {
     rows: u32,
     split: u32,
     sequence: Sequence,
+}
+
+// A query at position p sees the keys p - before() to p + after().
+fn before() -> i32 {
+    return i32(launch.params.reach & 0x7fffffffu);
+}
+
+fn after() -> i32 {
+    return select(before(), 0, launch.params.reach >> 31u == 1u);
 }
 
 fn query_heads() -> u32 {
@@ -102,6 +112,10 @@ fn find_place(number: u32, splits: u32, lane: u32) -> Place {
     place.head = pair % heads * place.packed;
     place.batch = pair / heads;
     place.absolute_batch = launch.params.first_batch + place.batch;
+    place.slot = place.batch;
+    if (AT_SLOTS) {
+        place.slot = u32(load_slots(place.absolute_batch));
+    }
     place.sequence = find_sequence(place.absolute_batch, lane);
     place.rows = place.sequence.q_len * place.packed;
     return place;

@@ -110,7 +110,7 @@ impl<D: Backend> Pass<'_, D> {
         }
         let attended = self.rows(&self.arena.attended, query)?;
         let index = self.plans.tables.clone();
-        self.session.run(&self.plans.attention, &AttentionArgs { q, k: pool.k.clone(), v: pool.v.clone(), index, o: attended.clone(), lse: None })?;
+        self.session.run(&self.plans.attention, &AttentionArgs::new(q, pool.k.clone(), pool.v.clone(), attended.clone()).with_index(index))?;
         self.show(watch, layer, OUTPUT.start, &attended)?;
         self.products(plans.output, &block.output, &attended, Some(&state), std::slice::from_ref(&middle))?;
         self.add((layer, plans.output), (&attended, query), [(Projection::Output, &middle, hidden)])

@@ -88,7 +88,7 @@ impl<D: Backend> Pass<'_, '_, D> {
             qkv.sub_slice(offset, qkv.len - offset).ok_or_else(|| Error::invalid("qkv", format!("at least {} bytes", 3 * hidden * size), qkv.len))
         };
         let index = AttentionIndex::Varlen(self.class.places.clone());
-        let args = AttentionArgs { q: third(0)?, k: third(1)?, v: third(2)?, index, o: a.clone(), lse: None };
+        let args = AttentionArgs::new(third(0)?, third(1)?, third(2)?, a.clone()).with_index(index);
         self.session.run(&self.class.plans.attention, &args)?;
         let end = End { residual: &state, norm: &block.attention_norm, between: &b, y: &middle };
         self.project_and_norm(&a, hidden, &block.output, output, end)

@@ -6,15 +6,20 @@
 //! sees `j ≥ position − w` and, when not causal, `j ≤ position + w`. Masks combine; in the block-sparse form they hold inside the listed blocks. A
 //! query that sees no key gets `O = 0` and `LSE = −∞`.
 
-use derive_where::derive_where;
+mod args;
 
-use super::index::{BlockMap, BlockMask, BlockShape, Index, MapShape, PageShape, PageTable, RaggedPages, RaggedShape, Varlen, VarlenShape};
+pub use args::{AttentionArgs, AttentionIndex};
+
+use super::index::{BlockShape, Index, MapShape, PageShape, RaggedShape, SlotShape, VarlenShape};
 use super::setters::setters;
 pub use super::strides::Strides;
 use super::{Access, Cost, Op, Operand, Translate, expect_present, expect_size};
-use crate::device::{Device, Slice};
+use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result, ensure};
+
+/// The bytes of which q, k and v start at a multiple, where sequences lie at slots.
+const SLOTS_ALIGN: u64 = 16;
 
 /// The descriptor of attention. Sizes and strides are in elements; a head's `head_dim` elements are contiguous.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -42,6 +47,9 @@ pub struct Attention {
     pub window: Option<u64>,
     /// How sequences, keys and masks are given.
     pub form: Form,
+    /// How many sequences q, k and v have, where those of the batch are some of them in any order: each is at its slot, as the operand
+    /// [`slots`](AttentionArgs::slots) says, and its output and masks at its own number. Else they have the batch's sequences, in order.
+    pub slots: Option<u32>,
     /// Whether the logarithm of Σ exp(scale·q·k) is written too.
     pub lse: bool,
     /// Strides of q.
@@ -95,57 +103,6 @@ impl Form {
     }
 }
 
-/// The operands of attention.
-#[derive_where(Clone, Debug)]
-#[non_exhaustive]
-pub struct AttentionArgs<D: Device> {
-    /// Queries, read.
-    pub q: Slice<D>,
-    /// Keys, read. In the paged form `[pool_pages, page, kv_heads, head_dim]`.
-    pub k: Slice<D>,
-    /// Values, read. In the paged form as k.
-    pub v: Slice<D>,
-    /// The index data, for the forms that need one.
-    pub index: AttentionIndex<D>,
-    /// The output.
-    pub o: Slice<D>,
-    /// The LSE, written: `[batch, heads, q_len]` f32; in the varlen form `[heads, total_q]`.
-    pub lse: Option<Slice<D>>,
-}
-
-impl<D: Device> AttentionArgs<D> {
-    /// The operands of the dense form, without LSE.
-    pub fn new(q: Slice<D>, k: Slice<D>, v: Slice<D>, o: Slice<D>) -> Self {
-        Self { q, k, v, index: AttentionIndex::None, o, lse: None }
-    }
-
-    setters! {
-        with_q: q = Slice<D>;
-        with_k: k = Slice<D>;
-        with_v: v = Slice<D>;
-        with_index: index = AttentionIndex<D>;
-        with_o: o = Slice<D>;
-        with_lse: lse <- Option<Slice<D>>;
-    }
-}
-
-/// The index data of a [`Form`].
-#[derive_where(Clone, Debug)]
-pub enum AttentionIndex<D: Device> {
-    /// No index data: for [`Form::Dense`].
-    None,
-    /// Index data for [`Form::Varlen`].
-    Varlen(Index<Varlen, D>),
-    /// Index data for [`Form::Blocks`].
-    Blocks(Index<BlockMask, D>),
-    /// Index data for [`Form::BlockMap`].
-    BlockMap(Index<BlockMap, D>),
-    /// Index data for [`Form::Paged`].
-    Paged(Index<PageTable, D>),
-    /// Index data for [`Form::RaggedPaged`].
-    RaggedPaged(Index<RaggedPages, D>),
-}
-
 impl Attention {
     /// Dense attention, not causal, without LSE, all operands packed `[b, s, h, d]`. Heads are `[heads, kv_heads]`, lengths `[q_len, kv_len]`.
     pub fn dense(dtype: DType, batch: u64, [heads, kv_heads]: [u64; 2], [q_len, kv_len]: [u64; 2], head_dim: u64) -> Self {
@@ -163,6 +120,7 @@ impl Attention {
             causal: false,
             window: None,
             form: Form::Dense,
+            slots: None,
             lse: false,
             q: query,
             k: key,
@@ -196,20 +154,26 @@ impl Attention {
         }
     }
 
-    /// Rows of q in all sequences: `(sequences as laid out, tokens of each)`.
-    pub(crate) fn q_extent(&self) -> (u64, u64) {
+    /// Rows of o in all sequences: `(sequences as laid out, tokens of each)`.
+    pub(crate) fn o_extent(&self) -> (u64, u64) {
         match self.form {
             Form::Varlen(VarlenShape { total_q, .. }) | Form::RaggedPaged(RaggedShape { total_q, .. }) => (1, total_q),
             _ => (self.batch, self.q_len),
         }
     }
 
-    /// Rows of k in all sequences or pages: `(sequences or pages, tokens of each)`.
+    /// Rows of q in all sequences, or slots, as [`o_extent`](Self::o_extent) gives those of o.
+    pub(crate) fn q_extent(&self) -> (u64, u64) {
+        let (sequences, tokens) = self.o_extent();
+        (self.slots.map_or(sequences, u64::from), tokens)
+    }
+
+    /// Rows of k in all sequences, slots or pages: `(sequences, slots or pages, tokens of each)`.
     pub(crate) fn kv_extent(&self) -> (u64, u64) {
         match self.form {
             Form::Varlen(shape) => (1, shape.total_kv),
             Form::Paged(PageShape { pool_pages, page, .. }) | Form::RaggedPaged(RaggedShape { pool_pages, page, .. }) => (pool_pages, page),
-            _ => (self.batch, self.kv_len),
+            _ => (self.slots.map_or(self.batch, u64::from), self.kv_len),
         }
     }
 
@@ -221,7 +185,7 @@ impl Attention {
 
     /// Elements of the LSE.
     pub fn lse_len(&self) -> u64 {
-        let (batch, tokens) = self.q_extent();
+        let (batch, tokens) = self.o_extent();
         batch.saturating_mul(self.heads).saturating_mul(tokens)
     }
 
@@ -278,6 +242,7 @@ impl Attention {
         with_causal: causal = bool;
         with_window: window = Option<u64>;
         with_form: form = Form;
+        with_slots: slots <- Option<u32>;
         with_lse: lse = bool;
         with_q: q = Strides;
         with_k: k = Strides;
@@ -301,7 +266,7 @@ impl Op for Attention {
             ("q", self.q, self.q_extent(), self.heads),
             ("k", self.k, self.kv_extent(), self.kv_heads),
             ("v", self.v, self.kv_extent(), self.kv_heads),
-            ("o", self.o, self.q_extent(), self.heads),
+            ("o", self.o, self.o_extent(), self.heads),
         ] {
             self.span(name, strides, extent, heads)?;
             // Rows of d elements must not overlap. Only an operand that is written needs that.
@@ -315,6 +280,8 @@ impl Op for Attention {
                 }
             }
         }
+        let in_order = self.slots.is_none() || matches!(self.form, Form::Dense | Form::Blocks(_) | Form::BlockMap(_));
+        ensure(in_order, "attention: slots", "none, but for dense and block-sparse sequences", format_args!("{:?}", self.form))?;
         match self.form {
             Form::Dense => Ok(()),
             Form::Varlen(shape) => {
@@ -346,7 +313,8 @@ impl Op for Attention {
             Form::BlockMap(shape) => self.listed_flops(&shape.lists()),
             _ => useful,
         };
-        let (q, kv) = (self.q_extent(), self.kv_extent());
+        // Of slots those are read that the batch has.
+        let (q, kv) = (self.o_extent(), if self.slots.is_some() { (self.batch, self.kv_len) } else { self.kv_extent() });
         let rows = |(batch, tokens): (u64, u64), heads: u64| 2.0 * batch as f64 * tokens as f64 * heads as f64;
         let elements = rows(q, self.heads) + rows(kv, self.kv_heads);
         let bytes = elements * (self.head_dim * self.dtype.size()) as f64 + if self.lse { 4.0 * self.lse_len() as f64 } else { 0.0 };
@@ -363,7 +331,7 @@ impl Op for Attention {
             AttentionIndex::RaggedPaged(index) => AttentionIndex::RaggedPaged(to.index(index)?),
         };
         let [q, k, v, o] = [&args.q, &args.k, &args.v, &args.o].map(|slice| to.slice(slice));
-        Ok(AttentionArgs { q: q?, k: k?, v: v?, index, o: o?, lse: to.if_any(&args.lse)? })
+        Ok(AttentionArgs { q: q?, k: k?, v: v?, index, slots: to.index_if_any(&args.slots)?, o: o?, lse: to.if_any(&args.lse)? })
     }
 
     fn operands<'a, D: Device>(&self, args: &'a AttentionArgs<D>, see: &mut dyn FnMut(Operand<'a, D>)) -> Result<()> {
@@ -371,10 +339,12 @@ impl Op for Attention {
             ("q", Access::Read, &args.q, self.q, self.q_extent(), self.heads),
             ("k", Access::Read, &args.k, self.k, self.kv_extent(), self.kv_heads),
             ("v", Access::Read, &args.v, self.v, self.kv_extent(), self.kv_heads),
-            ("o", Access::Write, &args.o, self.o, self.q_extent(), self.heads),
+            ("o", Access::Write, &args.o, self.o, self.o_extent(), self.heads),
         ];
         for (name, access, slice, strides, extent, heads) in tensors {
-            see(Operand::packed(name, access, slice, self.span(name, strides, extent, heads)?, self.dtype));
+            let operand = Operand::packed(name, access, slice, self.span(name, strides, extent, heads)?, self.dtype);
+            let wide = self.slots.is_some() && access == Access::Read;
+            see(if wide { operand.starting_at(SLOTS_ALIGN) } else { operand });
         }
         let index = match (&args.index, self.form) {
             (AttentionIndex::None, Form::Dense) => None,
@@ -387,6 +357,17 @@ impl Op for Attention {
         };
         if let Some(slice) = index {
             see(Operand::packed("index", Access::Read, slice, slice.len / 4, 4u64));
+        }
+        match (&args.slots, self.slots) {
+            (None, None) => {}
+            (Some(index), Some(slots)) if *index.shape() == (SlotShape { batch: self.batch, slots }) => {
+                see(Operand::packed("slots", Access::Read, index.slice(), self.batch, 4u64));
+            }
+            (found, Some(slots)) => {
+                let expected = format!("{:?}", SlotShape { batch: self.batch, slots });
+                return Err(Error::invalid("attention: slots", expected, format!("{:?}", found.as_ref().map(Index::shape))));
+            }
+            (Some(_), None) => return Err(Error::invalid("attention: slots", "absent (the descriptor says so)", "present")),
         }
         expect_present(Self::NAME, "lse", self.lse, args.lse.is_some())?;
         if let Some(lse) = &args.lse {

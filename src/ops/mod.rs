@@ -91,6 +91,8 @@ pub struct Operand<'a, D: Device> {
     pub(crate) slice: &'a Slice<D>,
     /// The operand's elements.
     element: Element,
+    /// Bytes of which the operand's start is a multiple.
+    align: u64,
     /// Bytes of a run.
     row_bytes: u64,
     /// Bytes from the start of a run to the start of the next.
@@ -101,7 +103,7 @@ pub struct Operand<'a, D: Device> {
     bytes: Range<u64>,
 }
 
-/// The elements of an operand: their bytes, of which its start is a multiple, and their type where operands may not have another.
+/// The elements of an operand: their bytes, and their type where operands may not have another.
 #[derive(Clone, Copy, Debug)]
 pub struct Element {
     size: u64,
@@ -134,7 +136,12 @@ impl<'a, D: Device> Operand<'a, D> {
         let (row_bytes, pitch) = (columns.saturating_mul(size), stride.saturating_mul(size));
         let span = if row_bytes == 0 { 0 } else { rows.checked_sub(1).map_or(0, |rest| rest.saturating_mul(pitch).saturating_add(row_bytes)) };
         let bytes = slice.offset..slice.offset.saturating_add(span);
-        Self { name, access, slice, element, row_bytes, pitch, buffer: D::buffer_id(&slice.buffer), bytes }
+        Self { name, access, slice, element, align: size, row_bytes, pitch, buffer: D::buffer_id(&slice.buffer), bytes }
+    }
+
+    /// This operand, which starts at a multiple of so many bytes, themselves a multiple of an element's.
+    pub(crate) fn starting_at(self, align: u64) -> Self {
+        Self { align, ..self }
     }
 
     /// Name of the operand in errors.
@@ -191,8 +198,8 @@ pub fn check<O: Op, D: Device>(device: &D, op: &O, args: &O::Args<D>) -> Result<
         if operand.slice.len < operand.span() {
             return Err(Error::invalid(subject(), format!("at least {} bytes", operand.span()), format!("{} bytes", operand.slice.len)));
         }
-        if operand.slice.offset % operand.element.size != 0 {
-            return Err(Error::invalid(subject(), format!("an offset that is a multiple of {}", operand.element.size), operand.slice.offset));
+        if operand.slice.offset % operand.align != 0 {
+            return Err(Error::invalid(subject(), format!("an offset that is a multiple of {}", operand.align), operand.slice.offset));
         }
         if let (Some(expected), Some(found)) = (operand.element.dtype, operand.slice.dtype()) {
             ensure(found == expected, subject(), format_args!("elements of {expected}"), found)?;

@@ -141,6 +141,7 @@ impl PrefixAttention {
             causal: false,
             window: None,
             form: Form::Dense,
+            slots: None,
             lse: true,
             q: self.q,
             k: tokens,

@@ -58,10 +58,11 @@ proptest! {
     fn attention_of_any_size_is_accepted_or_refused(
         [batch, heads, kv_heads, q_len, kv_len] in [size(), size(), size(), size(), size()],
         head_dim in 0..300u64, causal: bool, window in proptest::option::of(size()), form in form(), strides in [size(), size(), size()],
+        slots in proptest::option::of(word()),
     ) {
         sane(&Attention::dense(DType::F16, batch, [heads, kv_heads], [q_len, kv_len], head_dim))?;
         let mut op = Attention::dense(DType::F16, 1, [1, 1], [1, 1], 1);
-        op = Attention { batch, heads, kv_heads, q_len, kv_len, head_dim, causal, window, form, ..op };
+        op = Attention { batch, heads, kv_heads, q_len, kv_len, head_dim, causal, window, form, slots, ..op };
         let [batch, token, head] = strides;
         op.q = attention::Strides { batch, token, head };
         sane(&op)?;

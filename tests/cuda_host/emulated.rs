@@ -43,7 +43,7 @@ const FEW_HOPPER: Kernels = Kernels {
     words: "attention/causal129_bf16 (sm90, | attention/many_queries_d80_bf16 (sm90, | attention/blocks_q_shorter_causal_f16 (sm90, \
             | attention/window16_causal_f16 (sm90, | attention/many_queries_window_d107_h8_f16 (sm90_unaligned \
             | attention/ragged_d64_causal_gqa_f16 (sm90_varlen, | attention/ragged_page48_d96_window_bf16 (sm90_varlen, \
-            | attention/quartet_causal_f16 (sm90_small_head, | attention/blocks128_f16 (sm90_intra_split_kv, \
+            | attention/quartet_causal_f16 (sm90_small_head, | attention/blocks128_f16 (sm90_intra_split_kv, | attention/slots_block_map128_d32_f16 (sm90, \
             | codebook_gemm/codes_four_f16 (sm90, | codebook_gemm/column_widths_bf16 (sm90, \
             | codebook_gemm/three_even_slices_f16 (sm90, | codebook_gemm/runs200_overwrite_f16 (sm90, \
             | codebook_gemm/segments150_even_fourthree_bf16 (sgmv, | codebook_gemm/lora_three_slices_f16 (sgmv_dense_fused, \
@@ -139,7 +139,7 @@ pub fn trials() -> Vec<Trial> {
         trial("a few cases on sm_80", lacks, |emulator| both_orders(emulator, &FEW_AMPERE, 16)),
         // One trial, for its kernels are compiled once.
         trial("a few cases on sm_90, and a missing wait is found", lacks, |emulator| {
-            both_orders(emulator, &FEW_HOPPER, 19)?;
+            both_orders(emulator, &FEW_HOPPER, 20)?;
             expect_faults(&emulator.run("cases", &FEW_HOPPER, &["TRIFUSE_EMULATOR_SKIP_WAITS"]), &OPS)
         }),
         // Blocks of one launch that tell each other what they summed; and one that hears nothing in time makes all of it itself.

@@ -6,14 +6,16 @@ use std::ops::Range;
 use crate::backends::cpu::Cpu;
 use crate::backends::cpu::view::View;
 use crate::error::{Error, Result};
-use crate::ops::Attention;
 use crate::ops::attention::{AttentionIndex, Form, Strides};
 use crate::ops::index::{BlockKind, BlockMap, BlockShape, MapShape, PageShape};
+use crate::ops::{Attention, AttentionArgs};
 
 /// The descriptor and its checked index data.
 pub struct Layout<'a> {
     op: &'a Attention,
     index: Words<'a>,
+    /// The slot of each sequence in q, k and v, where they do not lie in order.
+    slots: Option<&'a [i32]>,
 }
 
 enum Words<'a> {
@@ -70,7 +72,7 @@ impl<'a> Layout<'a> {
     ///
     /// # Safety
     /// [`crate::ops::check`] accepted the operands, and they are held.
-    pub unsafe fn new(op: &'a Attention, index: &AttentionIndex<Cpu>) -> Result<Self> {
+    pub unsafe fn new(op: &'a Attention, AttentionArgs { index, slots, .. }: &AttentionArgs<Cpu>) -> Result<Self> {
         // SAFETY: as this function's contract.
         let words = |slice| unsafe { View::<i32>::new(slice).all() };
         let index = match (index, op.form) {
@@ -111,7 +113,10 @@ impl<'a> Layout<'a> {
             }
             _ => Words::None,
         };
-        Ok(Self { op, index })
+        let slots = slots.as_ref().map(|slots| words(slots.slice()));
+        let room = op.slots.unwrap_or(0);
+        intact(slots.is_none_or(|slots| slots.len() as u64 >= op.batch && slots.iter().all(|&slot| u32::try_from(slot).is_ok_and(|slot| slot < room))))?;
+        Ok(Self { op, index, slots })
     }
 
     /// Sequence `b` of the batch.
@@ -119,14 +124,16 @@ impl<'a> Layout<'a> {
         let op = self.op;
         // Forms that do not use a stride may have any.
         let dense = |strides: Strides| b.wrapping_mul(strides.batch as usize);
+        let slot = self.slots.map_or(b, |slots| slots[b] as usize);
+        let read = |strides: Strides| slot.wrapping_mul(strides.batch as usize);
         let sequence = Sequence {
             number: b,
             queries: op.q_len as usize,
             keys: op.kv_len as usize,
-            q_at: dense(op.q),
+            q_at: read(op.q),
             o_at: dense(op.o),
-            k_at: dense(op.k),
-            v_at: dense(op.v),
+            k_at: read(op.k),
+            v_at: read(op.v),
             lse_at: b * (op.heads * op.q_len) as usize,
             lse_stride: op.q_len as usize,
             pages: None,

@@ -112,7 +112,7 @@ unsafe fn run<T: Element>(plan: &Plan, args: &AttentionArgs<Cpu>, workspace: &Sl
     let work = Work {
         plan,
         // SAFETY: as this function's contract.
-        layout: unsafe { Layout::new(op, &args.index)? },
+        layout: unsafe { Layout::new(op, args)? },
         q: View::<T>::new(&args.q),
         k: View::<T>::new(&args.k),
         v: View::<T>::new(&args.v),

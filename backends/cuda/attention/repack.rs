@@ -1,4 +1,4 @@
-//! Repacking for `attention`: operands whose rows a kernel cannot read are copied into aligned rows of the workspace.
+//! Repacking for `attention`: operands whose rows a kernel cannot read, or whose sequences lie at slots, are copied into aligned rows of the workspace.
 
 use crate::backends::cuda::jit::{Unit, source};
 use crate::backends::cuda::runtime::queue::Queue;
@@ -34,13 +34,15 @@ params! {
         v: RowsParams,
         head_dim: u64,
         to_stride: u64,
+        /// The slot of each sequence; null where sequences are copied in order.
+        slots: [const i32],
     }
 }
 
 /// The name of the kernel that copies.
 pub(crate) const ENTRY: &str = "attention_repack";
 
-/// The unit of the kernel that copies. It moves bits, for f16 and bf16 alike.
+/// The unit of the kernel that copies. It moves bits, for f16 and bf16 alike, and for f32 in halves.
 pub(crate) fn unit() -> Unit {
     Unit {
         headers: vec![("attention/rows_params.cuh", RowsParams::cuda()), ("attention/repack_params.cuh", RepackParams::cuda())],
@@ -84,8 +86,9 @@ impl Rows {
         self.strides.head > self.strides.token
     }
 
-    /// The axes of a copy, innermost first, as `(count, stride)`. Axes that lie end to end are joined into one.
-    fn axes(&self) -> [(u64, u64); 3] {
+    /// The axes of a copy, innermost first, as `(count, stride)`. Axes that lie end to end are joined into one, but for sequences that are not in
+    /// order.
+    fn axes(&self, in_order: bool) -> [(u64, u64); 3] {
         let Strides { batch, token, head } = self.strides;
         let (tokens, heads) = ((self.tokens, token), (self.heads, head));
         let (mut inner, mut middle) = if self.heads_outside() { (tokens, heads) } else { (heads, tokens) };
@@ -93,7 +96,7 @@ impl Rows {
         let mut outer = (self.batch, batch);
         if joins(inner, middle) {
             (inner.0, middle) = (inner.0 * middle.0, (1, 0));
-            if joins(inner, outer) {
+            if in_order && joins(inner, outer) {
                 (inner.0, outer) = (inner.0 * outer.0, (1, 0));
             }
         }
@@ -120,16 +123,30 @@ impl Rows {
 pub(crate) struct Repack {
     rows: [Rows; 3],
     copied: [bool; 3],
+    /// How many sequences are copied, where they lie at slots. Else all are, in order.
+    taken: Option<u64>,
     head_dim: u64,
     /// Bytes of an element.
     size: u64,
 }
 
+/// Whether sequences lie in order, as variants that copy nothing read them, or why not.
+pub(crate) fn in_order(op: &Attention) -> std::result::Result<(), String> {
+    op.slots.map_or(Ok(()), |_| Err("sequences lie at slots, and it reads them in order".into()))
+}
+
 impl Repack {
-    /// The copies of the operands that `readable` refuses.
+    /// The copies of the operands that `readable` refuses; of all, where sequences lie at slots.
     pub(crate) fn of(op: &Attention, readable: impl Fn(&Rows) -> bool) -> Self {
-        let rows = Rows::of(op);
-        Self { rows, copied: rows.each_ref().map(|rows| !readable(rows)), head_dim: op.head_dim, size: op.dtype.size() }
+        let (rows, taken) = (Rows::of(op), op.slots.map(|_| op.batch));
+        let copied = rows.each_ref().map(|rows| taken.is_some() || !readable(rows));
+        Self { rows, copied, taken, head_dim: op.head_dim, size: op.dtype.size() }
+    }
+
+    /// Rows that are copied of an operand.
+    fn count(&self, operand: usize) -> u64 {
+        let rows = self.rows[operand];
+        if self.copied[operand] { Rows { batch: self.taken.unwrap_or(rows.batch), ..rows }.count() } else { 0 }
     }
 
     /// Elements of a row of a copy.
@@ -139,7 +156,7 @@ impl Repack {
 
     /// Bytes of each copy, a multiple of 16.
     fn parts(&self) -> [u64; 3] {
-        [0, 1, 2].map(|i: usize| if self.copied[i] { self.rows[i].count().saturating_mul(self.stride() * self.size) } else { 0 })
+        [0, 1, 2].map(|i: usize| self.count(i).saturating_mul(self.stride() * self.size))
     }
 
     /// Bytes of all copies.
@@ -152,14 +169,14 @@ impl Repack {
         self.copied.contains(&true).then(unit)
     }
 
-    /// The operation on the copies: padded rows end to end, with tokens and heads nested as before.
+    /// The operation on the copies: padded rows end to end, with tokens and heads nested as before, and sequences in order.
     pub(crate) fn reads(&self, op: &Attention) -> Attention {
         let strides = |i: usize| match self.copied[i] {
             true if self.rows[i].heads_outside() => Strides::bhsd(self.rows[i].tokens, self.rows[i].heads, self.stride()),
             true => Strides::bshd(self.rows[i].tokens, self.rows[i].heads, self.stride()),
             false => self.rows[i].strides,
         };
-        Attention { q: strides(0), k: strides(1), v: strides(2), ..op.clone() }
+        Attention { q: strides(0), k: strides(1), v: strides(2), slots: None, ..op.clone() }
     }
 
     /// Enqueues the copies, if there are any, and returns where q, k and v then start. The plan has the unit of [`unit`](Self::unit).
@@ -175,10 +192,12 @@ impl Repack {
             return Err(Error::invalid("workspace", format!("at least {} bytes", self.bytes()), workspace.len));
         }
         let (mut to, parts, mut most) = (address(workspace), self.parts(), 0);
+        // What the kernel moves is 16 bits wide.
+        let wide = self.size / 2;
         let params = [0, 1, 2].map(|i: usize| {
             let rows = &self.rows[i];
-            let (from, count) = (starts[i], if self.copied[i] { rows.count() } else { 0 });
-            let [inner, middle, outer] = rows.axes();
+            let (from, count) = (starts[i], self.count(i));
+            let [inner, middle, outer] = rows.axes(self.taken.is_none());
             let params = RowsParams {
                 from,
                 end: from + rows.span(self.head_dim) * self.size,
@@ -186,19 +205,20 @@ impl Repack {
                 rows: count,
                 inner: inner.0,
                 middle: middle.0,
-                inner_stride: inner.1,
-                middle_stride: middle.1,
-                outer_stride: outer.1,
+                inner_stride: inner.1 * wide,
+                middle_stride: middle.1 * wide,
+                outer_stride: outer.1 * wide,
             };
             if self.copied[i] {
                 starts[i] = to;
                 to += parts[i];
-                most = most.max(count * self.stride() / WIDTH);
+                most = most.max(count * self.stride() * wide / WIDTH);
             }
             params
         });
         let [q, k, v] = params;
-        let params = RepackParams { q, k, v, head_dim: self.head_dim, to_stride: self.stride() };
+        let slots = args.slots.as_ref().map_or(0, |slots| address(slots.slice()));
+        let params = RepackParams { q, k, v, head_dim: self.head_dim * wide, to_stride: self.stride() * wide, slots };
         let launch = Launch { grid: [blocks(most.div_ceil(THREADS).min(BLOCKS * u64::from(plan.target.units))), 3, 1], ..Launch::new(1, THREADS as u32) };
         // SAFETY: the caller's promise; the workspace holds the copies.
         unsafe { plan.launch(queue, ENTRY, &launch, &params)? };
@@ -213,12 +233,12 @@ mod tests {
     #[test]
     fn axes_that_lie_end_to_end_are_one() {
         let rows = |strides| Rows { batch: 2, tokens: 5, heads: 3, strides };
-        assert_eq!(rows(Strides::bshd(5, 3, 107)).axes(), [(30, 107), (1, 0), (1, 0)]);
-        assert_eq!(rows(Strides::bhsd(5, 3, 107)).axes(), [(30, 107), (1, 0), (1, 0)]);
+        assert_eq!(rows(Strides::bshd(5, 3, 107)).axes(true), [(30, 107), (1, 0), (1, 0)]);
+        assert_eq!(rows(Strides::bhsd(5, 3, 107)).axes(true), [(30, 107), (1, 0), (1, 0)]);
         let packed = Strides { batch: 2000, token: 330, head: 107 };
-        assert_eq!(rows(packed).axes(), [(3, 107), (5, 330), (2, 2000)]);
+        assert_eq!(rows(packed).axes(true), [(3, 107), (5, 330), (2, 2000)]);
         let apart = Strides { batch: 2000, token: 321, head: 107 };
-        assert_eq!(rows(apart).axes(), [(15, 107), (1, 0), (2, 2000)]);
+        assert_eq!(rows(apart).axes(true), [(15, 107), (1, 0), (2, 2000)]);
     }
 
     #[test]
@@ -230,5 +250,16 @@ mod tests {
         assert_eq!((read.q, read.k, read.head_dim), (op.q, Strides::bshd(130, 2, 112), 107));
         assert_eq!(repack.rows.map(|rows| rows.span(107)), [2 * 65 * 4 * 107, 2 * 130 * 2 * 107, 2 * 130 * 2 * 107]);
         assert_eq!(Repack::of(&op, |_| true).bytes(), 0);
+    }
+
+    #[test]
+    fn sequences_at_slots_are_copied_one_by_one() {
+        let op = Attention::dense(DType::F32, 2, [4, 2], [65, 130], 64).with_slots(5);
+        let repack = Repack::of(&op, |_| true);
+        assert_eq!(repack.parts(), [65 * 4, 130 * 2, 130 * 2].map(|rows| 2 * rows * 64 * 4), "of two sequences");
+        assert_eq!(repack.rows[0].span(64), 5 * 65 * 4 * 64, "from five");
+        assert_eq!((repack.rows[0].axes(false), repack.rows[0].axes(true)), ([(260, 64), (1, 0), (5, 65 * 256)], [(1300, 64), (1, 0), (1, 0)]));
+        assert_eq!(repack.reads(&op), Attention::dense(DType::F32, 2, [4, 2], [65, 130], 64));
+        assert!(in_order(&op).is_err() && in_order(&repack.reads(&op)).is_ok());
     }
 }

@@ -2,6 +2,7 @@
 
 use super::block_lists as lists;
 use super::params::{headers, parameters};
+use super::repack::{self as repack, Repack};
 use super::simt_tile::{HELD, ROWS, THREADS, held, numbers};
 use crate::backends::cuda::jit::{Arch, Unit, source};
 use crate::backends::cuda::runtime::queue::Queue;
@@ -20,11 +21,16 @@ pub(crate) const SIMT: Variant<Attention> = Variant {
     supports: |_, _| Ok(()),
     suits: |_, _| Ok(()),
     configs: None,
-    unit: |op, _| unit(op.dtype, room(op), is_ragged(op), Vec::from_iter(lists::unit_of(op))),
+    unit: |op, _| unit(op.dtype, room(op), is_ragged(op), lists::unit_of(op).into_iter().chain(copies(op).unit()).collect()),
     units: |_: Arch| units(),
-    workspace: |op, _| lists::workspace(op, |_| 0),
+    workspace: |op, _| lists::workspace(op, |op| copies(op).bytes()),
     launch,
 };
+
+/// The copies of sequences that lie at slots. All else is read in place.
+fn copies(op: &Attention) -> Repack {
+    Repack::of(op, |_| true)
+}
 
 fn is_ragged(op: &Attention) -> bool {
     matches!(op.form, Form::RaggedPaged(_))
@@ -44,7 +50,7 @@ fn shared_bytes(held: u64) -> u32 {
 fn units() -> Vec<Unit> {
     let each = DType::ALL.into_iter().flat_map(|dtype| HELD.map(|held| (dtype, held)));
     let ragged = each.clone().filter(|(_, held)| *held >= LEAST_RAGGED).map(|(dtype, held)| unit(dtype, held, true, Vec::new()));
-    each.map(|(dtype, held)| unit(dtype, held, false, vec![lists::unit()])).chain(ragged).collect()
+    each.map(|(dtype, held)| unit(dtype, held, false, vec![lists::unit(), repack::unit()])).chain(ragged).collect()
 }
 
 /// The unit for ragged pages, or for all other forms.
@@ -74,9 +80,13 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
     unsafe { lists::launch(queue, plan, workspace, args, launch_listed) }
 }
 
-unsafe fn launch_listed(queue: &mut Queue, plan: &Plan<Attention>, op: &Attention, _: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
-    let pack = pack(op);
-    let params = parameters(op, args, pack);
+unsafe fn launch_listed(queue: &mut Queue, plan: &Plan<Attention>, op: &Attention, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
+    let (copies, pack) = (copies(op), pack(op));
+    // SAFETY: the caller's promise; a workspace is a buffer of its own.
+    let starts = unsafe { copies.launch(queue, plan, workspace, args)? };
+    let op = &copies.reads(op);
+    let mut params = parameters(op, args, pack);
+    [params.q, params.k, params.v] = starts;
     let work = (op.batch + op.spare_sequences()) * (op.heads / pack) * (params.q_len * pack).div_ceil(ROWS);
     let launch = Launch { shared_bytes: shared_bytes(room(op)), ..Launch::new(blocks(work), THREADS) };
     // SAFETY: the caller's promise.

@@ -30,6 +30,7 @@ impl Host {
             k: put(&self.k, op.dtype),
             v: put(&self.v, op.dtype),
             index: AttentionIndex::None,
+            slots: None,
             o: put(&vec![f64::NAN; self.q.len()], op.dtype),
             lse: op.lse.then(|| put(&vec![f64::NAN; op.lse_len() as usize], DType::F32)),
         }

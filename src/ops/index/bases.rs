@@ -1,7 +1,7 @@
 use std::borrow::Cow;
 
 use super::HostIndex;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// The basis, of several shared ones, on which each adapter was encoded. Words: one an adapter.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,10 +25,7 @@ impl BasisOf {
     /// # Errors
     /// A basis outside `0..bases`.
     pub fn new(basis: &[i32], bases: u32) -> Result<Self> {
-        if let Some((adapter, found)) = basis.iter().enumerate().find(|&(_, &b)| b < 0 || i64::from(b) >= i64::from(bases)) {
-            return Err(Error::invalid("basis_of", format!("numbers below {bases}"), format!("{found} at adapter {adapter}")));
-        }
-        super::word("basis_of: adapters", basis.len() as u64)?;
+        super::below("basis_of", "adapter", basis, bases)?;
         Ok(Self { basis: basis.to_vec(), bases })
     }
 

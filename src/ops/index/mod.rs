@@ -10,6 +10,7 @@ mod blocks;
 mod codes;
 mod pages;
 mod ragged;
+mod slots;
 mod tokens;
 mod varlen;
 
@@ -19,6 +20,7 @@ pub use blocks::{BlockKind, BlockMask, BlockShape};
 pub use codes::{AdapterCodes, Codes, CodesShape};
 pub use pages::{PageShape, PageTable};
 pub use ragged::{RaggedPages, RaggedShape};
+pub use slots::{SlotShape, Slots};
 pub use tokens::{TokenAdapters, TokenShape};
 pub use varlen::{Varlen, VarlenShape};
 
@@ -230,4 +232,12 @@ impl<H: HostIndex, D: Device> std::fmt::Debug for Index<H, D> {
 /// `value` as a word, or an error naming `subject`.
 fn word(subject: &str, value: u64) -> Result<i32> {
     i32::try_from(value).map_err(|_| Error::invalid(subject, "a number below 2^31", value))
+}
+
+/// Checks that `numbers`, one for each of what `each` names, lie in `0..bound`, and that words hold how many there are.
+fn below(subject: &str, each: &str, numbers: &[i32], bound: u32) -> Result<()> {
+    if let Some((at, found)) = numbers.iter().enumerate().find(|&(_, &number)| number < 0 || i64::from(number) >= i64::from(bound)) {
+        return Err(Error::invalid(subject, format!("numbers below {bound}"), format!("{found} at {each} {at}")));
+    }
+    word(&format!("{subject}: {each}s"), numbers.len() as u64).map(drop)
 }

@@ -53,6 +53,9 @@ pub(super) fn random_op(rng: &mut ChaCha8Rng) -> Attention {
     };
     (op.causal, op.lse) = (rng.random_bool(0.4), rng.random_bool(0.2));
     op.window = rng.random_bool(0.15).then(|| rng.random_range(0..5000));
+    if rng.random_bool(0.1) && !matches!(op.form, Form::Varlen(_) | Form::Paged(_)) {
+        op.slots = Some(rng.random_range(1..=300));
+    }
     if rng.random_bool(0.1) {
         op.scale = (-0.5).into();
     }

@@ -5,6 +5,7 @@ use crate::backends::cuda::attention::choose::worth::Worth;
 use crate::backends::cuda::attention::sm90::config::{Config, diagonal_in_corners};
 use crate::backends::cuda::attention::sm90::ready::rows_of_16_bytes;
 use crate::backends::cuda::attention::sm90::schedule::band;
+use crate::backends::cuda::attention::sm90::slots::in_place;
 use crate::backends::cuda::attention::sm90::stream_k::StreamK;
 use crate::backends::cuda::attention::sm90::tile::{GROUP, NARROW, ROWS, Tile, held, keys, work};
 use crate::ops::Attention;
@@ -43,7 +44,7 @@ pub(crate) fn tiles(op: &Attention, units: u32) -> Config {
     // O leaves by TMA.
     match one_tile(op, tile, units).filter(|_| rows_of_16_bytes(op)) {
         Some(config) => config,
-        None if split_kv(op, units).is_ok() && Config::SplitKv.can_take(op).is_ok() => Config::SplitKv,
+        None if split_kv(op, units).is_ok() && Config::SplitKv.can_take(op).is_ok() && !stays_at_slots(op) => Config::SplitKv,
         None => match cluster(op, units) {
             1 => Config::Persistent(groups),
             blocks => Config::Cluster(blocks),
@@ -143,6 +144,11 @@ pub(super) fn many_tiles(op: &Attention, units: u32) -> Worth {
     Ok(())
 }
 
+/// Whether tiles read sequences at their slots, which parts of rows would have copied first.
+fn stays_at_slots(op: &Attention) -> bool {
+    in_place(Config::Persistent(2), op).is_some()
+}
+
 /// Whether rows of blocks are worth cutting into parts, or what is faster.
 fn split_kv(op: &Attention, units: u32) -> Worth {
     let Form::Blocks(shape) = op.form else { return Err("it is for lists of blocks".into()) };
@@ -229,6 +235,15 @@ mod tests {
         assert_eq!(chosen([op(32, 512, 128), op(64, 512, 128), op(2, 4096, 128)]), [single, stays, Config::Cluster(2)]);
         assert_eq!(chosen([op(32, 1024, 64), causal(op(32, 1024, 64))]), [stays, single]);
         assert_eq!(chosen([Attention { window: Some(99), ..causal(op(32, 512, 128)) }, Attention { kv_len: 600, ..causal(op(32, 512, 128)) }]), [stays, stays]);
+    }
+
+    #[test]
+    fn lists_of_sequences_at_slots_are_not_cut() {
+        let shape = |block| BlockShape { block, q_blocks: 2048 / block, kv_blocks: 2048 / block, patterns: 32, capacity: 2000, masks: 0 };
+        let listed = |block| Attention { batch: 32, form: Form::Blocks(shape(block)), ..op(1, 2048, 64) };
+        let of = |op: Attention| tiles(&op, UNITS);
+        assert_eq!([of(listed(128)), of(listed(128).with_slots(9))], [Config::SplitKv, Config::Persistent(2)]);
+        assert_eq!(of(listed(64).with_slots(9)), Config::SplitKv, "their sequences are copied in any case");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use crate::backends::cuda::attention::choose;
 use crate::backends::cuda::attention::entry::{Entry, entry};
 use crate::backends::cuda::attention::params::{AttentionParams, headers, parameters};
+use crate::backends::cuda::attention::repack::in_order;
 use crate::backends::cuda::attention::sm80::tile::{self as sm80, key_rows};
 use crate::backends::cuda::jit::{Arch, Unit, source};
 use crate::backends::cuda::runtime::queue::Queue;
@@ -213,6 +214,7 @@ fn tiles(op: &Attention) -> u64 {
 
 fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> {
     sm80::limits(op, target)?;
+    in_order(op)?;
     if op.form.is_sparse() || matches!(op.form, Form::RaggedPaged(_)) {
         return Err("it runs neither the block-sparse form nor that of ragged pages".into());
     }

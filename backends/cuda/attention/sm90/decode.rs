@@ -2,7 +2,7 @@
 
 use crate::backends::cuda::attention::choose;
 use crate::backends::cuda::attention::params::{AttentionParams, headers, parameters};
-use crate::backends::cuda::attention::repack::Rows;
+use crate::backends::cuda::attention::repack::{Rows, in_order};
 use crate::backends::cuda::attention::sm80::tile::{self as sm80, key_rows};
 use crate::backends::cuda::attention::sm80::unaligned;
 use crate::backends::cuda::attention::sm90::decode_tile::{Config, HEADS, KEYS, LEAST_KEYS, PANEL, ROWS, Share, Tile, alike};
@@ -133,6 +133,7 @@ impl Described {
 
 fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> {
     sm80::limits(op, target)?;
+    in_order(op)?;
     if op.form.is_sparse() || matches!(op.form, Form::RaggedPaged(_)) {
         return Err("it runs neither the block-sparse form nor that of ragged pages".into());
     }

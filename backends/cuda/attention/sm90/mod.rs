@@ -7,6 +7,7 @@ pub(crate) mod decode_tile;
 pub(crate) mod intra_split;
 pub(crate) mod ready;
 pub(crate) mod schedule;
+pub(crate) mod slots;
 pub(crate) mod small_head;
 pub(crate) mod stream_k;
 pub(crate) mod tile;
@@ -22,6 +23,7 @@ use crate::backends::cuda::attention::choose;
 use crate::backends::cuda::attention::entry::{Entry, entry};
 use crate::backends::cuda::attention::sm90::ready::{all_beside, beside, limits, parts_at, ready, writes_16_bytes};
 use crate::backends::cuda::attention::sm90::schedule::{one_tile_grid, paired_grid};
+use crate::backends::cuda::attention::sm90::slots::{SlotParams, in_place};
 use crate::backends::cuda::attention::sm90::stream_k::StreamK;
 use crate::backends::cuda::attention::sm90::tile::{HELD, LISTED, NARROW, ROWS, Tile, pairs_of_groups};
 use crate::backends::cuda::jit::{Arch, Unit, source};
@@ -46,7 +48,11 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     }),
     unit,
     units,
-    workspace: |op, target| lists::workspace(op, |listed| parts_at(listed) + parts_bytes(op, target)),
+    workspace: |op, target| {
+        let all = in_place(config(op, target), op);
+        let op = all.as_ref().unwrap_or(op);
+        lists::workspace(op, |listed| parts_at(listed) + parts_bytes(op, target))
+    },
     launch,
 };
 
@@ -61,7 +67,7 @@ fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> 
     target.configured(Config::ALL.into_iter()).map_or(Ok(()), |config| config.can_take(&lists::listed(op)))
 }
 
-/// The kernels of `kernels/attention/sm90/tile.cu`. A plan launches one of them.
+/// The kernels of `kernels/attention/sm90/tile.cu`, and that of `slots.cu`. A plan launches one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kernel {
     /// Persistent blocks take one tile after another, or clusters share one tile each.
@@ -76,12 +82,14 @@ enum Kernel {
     Blocks,
     /// Listed blocks of 64 keys.
     Pairs,
+    /// Listed blocks of 128 keys, of sequences that lie at slots.
+    Slots,
 }
 
 impl Kernel {
-    const ALL: [Self; 6] = [Self::Persistent, Self::Multicast, Self::SingleTile, Self::CausalPaired, Self::Blocks, Self::Pairs];
+    const ALL: [Self; 7] = [Self::Persistent, Self::Multicast, Self::SingleTile, Self::CausalPaired, Self::Blocks, Self::Pairs, Self::Slots];
 
-    /// The kernel of a configuration for an operation without a map. None for `SplitKv`, whose kernels have another source.
+    /// The kernel of a configuration for an operation without a map, whose sequences lie in order. None for `SplitKv`, whose kernels have another source.
     fn of(config: Config, op: &Attention) -> Option<Self> {
         match config {
             Config::Multicast { .. } => Some(Self::Multicast),
@@ -101,7 +109,7 @@ impl Kernel {
             Self::Multicast => tile.held > NARROW,
             Self::SingleTile => tile.rows() == ROWS,
             Self::CausalPaired => tile.rows() == ROWS && tile.keys() == ROWS,
-            Self::Blocks | Self::Pairs => tile.rows() == ROWS && tile.held <= LISTED,
+            Self::Blocks | Self::Pairs | Self::Slots => tile.rows() == ROWS && tile.held <= LISTED,
         }
     }
 
@@ -113,6 +121,7 @@ impl Kernel {
             Self::CausalPaired => entry!("attention_sm90_causal_paired"),
             Self::Blocks => entry!("attention_sm90_blocks"),
             Self::Pairs => entry!("attention_sm90_pairs"),
+            Self::Slots => entry!("attention_sm90_slots"),
         }
     }
 
@@ -124,6 +133,7 @@ impl Kernel {
             Self::CausalPaired => "causal_paired",
             Self::Blocks => "blocks",
             Self::Pairs => "pairs",
+            Self::Slots => "slots",
         }
     }
 
@@ -132,7 +142,11 @@ impl Kernel {
     fn unit(self, tile: Tile, dtype: DType, also: Vec<Unit>) -> Unit {
         let instead = matches!(self, Self::SingleTile | Self::CausalPaired).then(|| Self::Persistent.unit(tile, dtype, Vec::new()));
         let (entry, also) = (self.entry(), also.into_iter().chain(instead).collect());
-        let mut unit = Unit { entries: entry.list, also, ..tile.unit(&format!("attention/sm90 {}", self.word()), source!("attention/sm90/tile.cu"), dtype) };
+        let source = if self == Self::Slots { source!("attention/sm90/slots.cu") } else { source!("attention/sm90/tile.cu") };
+        let mut unit = Unit { entries: entry.list, also, ..tile.unit(&format!("attention/sm90 {}", self.word()), source, dtype) };
+        if self == Self::Slots {
+            unit.headers.push(("attention/slot_params.cuh", SlotParams::cuda()));
+        }
         if tile.rows() != ROWS {
             unit.name = format!("{} rows {}", unit.name, tile.rows());
         }
@@ -144,6 +158,9 @@ impl Kernel {
 fn unit(op: &Attention, target: &Target) -> Unit {
     let (config, listed) = (config(op, target), lists::listed(op));
     let tile = config.tile(op);
+    if in_place(config, op).is_some() {
+        return Kernel::Slots.unit(tile, op.dtype, Vec::from_iter(lists::unit_of(op)));
+    }
     let also = beside(op, tile.held);
     match Kernel::of(config, &listed) {
         Some(kernel) => kernel.unit(tile, op.dtype, also),
@@ -178,13 +195,16 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
 unsafe fn launch_listed(queue: &mut Queue, plan: &Plan<Attention>, op: &Attention, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
     let (units, config) = (plan.target.units, config(&plan.op, &plan.target));
     let tile = config.tile(op);
-    let Some(kernel) = Kernel::of(config, op) else {
+    let all = in_place(config, op);
+    let Some(kernel) = all.as_ref().map(|_| Kernel::Slots).or_else(|| Kernel::of(config, op)) else {
         // SAFETY: the caller's promise; that is the plan's kernel then.
         return unsafe { block_sparse::launch(queue, plan, op, workspace, args) };
     };
     let box_keys = if kernel == Kernel::Multicast { tile.keys() / 2 } else { tile.keys() };
     // SAFETY: the caller's promise.
-    let Some(mut params) = (unsafe { ready(queue, plan, op, workspace, args, tile, box_keys)? }) else { return Ok(()) };
+    let Some(mut params) = (unsafe { ready(queue, plan, all.as_ref().unwrap_or(op), workspace, args, tile, box_keys)? }) else { return Ok(()) };
+    let slots = all.map(|_| SlotParams::of(op, params, args));
+    params = slots.as_ref().map_or(params, |slots| slots.tiles);
     // The kernel's PDL wait stands before its first read.
     let base = Launch { shared_bytes: tile.shared_bytes(), overlap: true, ..Launch::new(1, tile.threads()) };
     let (kernel, launch) = match config {
@@ -208,7 +228,12 @@ unsafe fn launch_listed(queue: &mut Queue, plan: &Plan<Attention>, op: &Attentio
         }
     };
     // SAFETY: the caller's promise; the workspace is as large as the variant says, and its counters are zero.
-    unsafe { plan.launch(queue, kernel.entry().name(), &launch, &params) }
+    unsafe {
+        match slots {
+            Some(slots) => plan.launch(queue, kernel.entry().name(), &launch, &SlotParams { tiles: params, ..slots }),
+            None => plan.launch(queue, kernel.entry().name(), &launch, &params),
+        }
+    }
 }
 
 #[cfg(test)]

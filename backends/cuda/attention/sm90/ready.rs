@@ -100,8 +100,12 @@ pub(crate) fn limits(op: &Attention, target: &Target) -> std::result::Result<(),
     if op.q_len < ROWS / 2 || op.batch == 0 || op.kv_len == 0 {
         return Err(format!("q_len {}: a tile has {ROWS} rows", op.q_len));
     }
-    let legal = |rows: &Rows| Described::new(op.head_dim, rows, ROWS, PANEL).layout(op.dtype).validate();
-    Rows::of(&copies(op).reads(op)).iter().try_for_each(legal).map_err(|error: Error| error.to_string())
+    Rows::of(&copies(op).reads(op)).iter().try_for_each(|rows| described(op, rows)).map_err(|error: Error| error.to_string())
+}
+
+/// Whether TMA can be told of rows of `op`, or why not.
+pub(crate) fn described(op: &Attention, rows: &Rows) -> Result<()> {
+    Described::new(op.head_dim, rows, ROWS, PANEL).layout(op.dtype).validate()
 }
 
 /// Whether every row of the output starts at a multiple of 16 bytes, if the first does.

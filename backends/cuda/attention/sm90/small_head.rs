@@ -2,7 +2,7 @@
 
 use crate::backends::cuda::attention::choose;
 use crate::backends::cuda::attention::params::parameters;
-use crate::backends::cuda::attention::repack::Rows;
+use crate::backends::cuda::attention::repack::{Rows, in_order};
 use crate::backends::cuda::attention::sm80::{tile as sm80, unaligned};
 use crate::backends::cuda::attention::sm90::ready::{Described, WARP_ROWS, limits, writes_16_bytes};
 use crate::backends::cuda::attention::sm90::schedule::{grid_fits, one_tile_grid};
@@ -98,6 +98,7 @@ const ENTRY: &str = "attention_sm90_small_head";
 
 fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> {
     limits(op, target)?;
+    in_order(op)?;
     if !matches!(op.form, Form::Dense) || op.window.is_some() {
         return Err("it runs the dense form without a window".into());
     }

@@ -3,7 +3,7 @@
 use crate::backends::cuda::attention::choose;
 use crate::backends::cuda::attention::entry::{Entry, entry};
 use crate::backends::cuda::attention::params::parameters;
-use crate::backends::cuda::attention::repack::Rows;
+use crate::backends::cuda::attention::repack::{Rows, in_order};
 use crate::backends::cuda::attention::sm90::ready::limits;
 use crate::backends::cuda::attention::sm90::schedule::band;
 use crate::backends::cuda::attention::sm90::tile::{GROUP, NARROW, PANEL, Tile, TmaParams, define, held, pairs_of_groups, work};
@@ -186,6 +186,7 @@ fn brought(rows: &Rows) -> std::result::Result<(), String> {
 
 fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> {
     limits(op, target)?;
+    in_order(op)?;
     if !matches!(op.form, Form::Dense) {
         return Err("it runs the dense form alone".into());
     }

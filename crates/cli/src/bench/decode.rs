@@ -86,7 +86,7 @@ impl Step {
             let side =
                 |side: u64| pool.rows(&(first..first + self.kv_len).map(|token| (2 * token + side) * kv_heads + head).collect::<Vec<_>>(), self.head_dim);
             let op = Attention::dense(self.dtype, 1, [1, 1], [1, self.kv_len], self.head_dim);
-            let host = Host { q: q.rows(&[place], self.head_dim), k: side(0), v: side(1), index: HostForm::None };
+            let host = Host { q: q.rows(&[place], self.head_dim), k: side(0), v: side(1), index: HostForm::None, slots: None };
             Sample::new(Posed { op, host }, places(&[place], &columns, self.head_dim))
         };
         spread(&mut Draw::seeded("sample"), MOST, self.batch * heads).iter().map(sample).collect()

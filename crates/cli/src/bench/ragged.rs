@@ -100,7 +100,7 @@ impl Ragged {
             let keys: Vec<u64> = (0..seen).map(|at| token(at) * all.kv_heads + head).collect();
             let [k, v] = sides.map(|side| side.rows(&keys, all.head_dim));
             let op = Attention::dense(self.dtype, 1, [1, 1], [1, seen], all.head_dim);
-            let host = Host { q: q.rows(&[place], all.head_dim), k, v, index: HostForm::None };
+            let host = Host { q: q.rows(&[place], all.head_dim), k, v, index: HostForm::None, slots: None };
             Sample::new(Posed { op, host }, places(&[place], &columns, all.head_dim))
         };
         let rows = ends.last().copied().unwrap_or(0);

@@ -366,7 +366,13 @@ pub fn attention(op: &Attention, [q, k, v]: [&Values; 3], pattern: Option<&Patte
         let seen = |key: &u64| !op.causal || i128::from(*key) <= position;
         let keys: Vec<u64> = listed.into_iter().flatten().filter(seen).map(|key| (batch * op.kv_len + key) * op.kv_heads + kv_head).collect();
         let small = Attention::dense(op.dtype, 1, [1, 1], [1, keys.len() as u64], op.head_dim).with_scale(op.scale);
-        let host = AttentionHost { q: q.rows(&[place], op.head_dim), k: k.rows(&keys, op.head_dim), v: v.rows(&keys, op.head_dim), index: HostForm::None };
+        let host = AttentionHost {
+            q: q.rows(&[place], op.head_dim),
+            k: k.rows(&keys, op.head_dim),
+            v: v.rows(&keys, op.head_dim),
+            index: HostForm::None,
+            slots: None,
+        };
         Sample::new(Posed { op: small, host }, places(&[place], &(0..op.head_dim).collect::<Vec<_>>(), op.head_dim))
     };
     queries.iter().map(sample).collect()

@@ -15,13 +15,17 @@ use trifuse::{Error, Result};
 use super::maps::Maps;
 use super::mask::{Mask, listed};
 use super::plans::Plans;
+use super::resident::{Resident, resident};
 use super::task::{Attend, Blocks, Source};
-use super::tensors::{Tensors, nth, slice};
-use super::together::most_together;
+use super::tensors::{Tensors, nth, outside, slice};
+use super::together::{filled, most_together};
 use crate::kserve::tensor::int32;
 
 /// The most bytes of outputs that are read at once for several answers.
 const MOST_READ: u64 = 16 << 20;
+
+/// Bytes of a checksum.
+pub const SUM: u64 = 8;
 
 /// How the configurations of attention begin that cut the keys of a sequence by what is beside it.
 const CUTS: &str = "split_kv";
@@ -31,14 +35,10 @@ pub struct Attends<D: Backend> {
     plans: Plans<D>,
     tensors: Tensors<D>,
     maps: Maps,
+    /// Whether launches are filled up: what a launch costs besides its queries is more than what some of them twice do.
+    fills: bool,
     /// How long getting ready for new shapes took since this was last asked.
     planned: Duration,
-}
-
-impl<D: Backend> Default for Attends<D> {
-    fn default() -> Self {
-        Self { plans: Plans::default(), tensors: Tensors::default(), maps: Maps::default(), planned: Duration::ZERO }
-    }
 }
 
 /// What a query has once the device has been given it.
@@ -59,6 +59,11 @@ pub struct Launched<D: Backend> {
 }
 
 impl<D: Backend> Attends<D> {
+    /// What queries need, where launches are filled up or not.
+    pub fn new(fills: bool) -> Self {
+        Self { plans: Plans::default(), tensors: Tensors::default(), maps: Maps::default(), fills, planned: Duration::ZERO }
+    }
+
     /// Gives back what is kept of the device's memory; whether there was something.
     pub fn clear(&mut self) -> bool {
         self.plans.clear() | self.tensors.clear()
@@ -75,7 +80,8 @@ impl<D: Backend> Attends<D> {
     /// Queries that cannot be one launch, or that are not sound; no device memory; a device that fails.
     pub fn launch(&mut self, session: &mut Session<D>, asks: &[&Attend]) -> Result<Launched<D>> {
         let Some(first) = asks.first() else { return Ok(Launched { queries: Vec::new(), sums: None }) };
-        let masks = asks.iter().map(|ask| self.mask(session, &ask.blocks)).collect::<Result<Vec<Option<Mask>>>>()?;
+        let all = if self.fills { filled(asks) } else { asks.to_vec() };
+        let masks = all.iter().map(|ask| self.mask(session, &ask.blocks)).collect::<Result<Vec<Option<Mask>>>>()?;
         let masks: Option<Vec<Mask>> = masks.into_iter().collect();
         let way = match &masks {
             // One that is alone has the bits that it has beside others.
@@ -83,14 +89,21 @@ impl<D: Backend> Attends<D> {
             None => None,
         };
         let mask = masks.map(|masks| Mask::joined(&masks, &first.op)).transpose()?;
-        let op = first.op.clone().with_batch(first.op.batch * asks.len() as u64);
+        let op = first.op.clone().with_batch(first.op.batch * all.len() as u64);
         let op = mask.as_ref().map_or_else(|| op.clone(), |mask| op.clone().with_form(mask.form()));
-        self.prepare(session, op, way.as_deref(), mask)?;
+        let resident = self.prepare_resident(session, &op, way.as_deref(), resident(&all)?)?;
+        if resident.is_none() {
+            self.plan(session, op, way.as_deref())?;
+        }
+        self.prepare(session, mask)?;
         let Self { plans, tensors, .. } = self;
         let ready = plans.first().ok_or_else(|| Error::invalid("plan", "one", "none"))?;
-        let (q, k, v) = (tensors.bring(session, asks, 0)?, tensors.bring(session, asks, 1)?, tensors.bring(session, asks, 2)?);
-        let o = tensors.output(session, asks)?;
-        let args = AttentionArgs::new(q, k, v, o.clone());
+        let [q, k, v] = match resident {
+            Some(tables) => tables,
+            None => [tensors.bring(session, &all, 0)?, tensors.bring(session, &all, 1)?, tensors.bring(session, &all, 2)?],
+        };
+        let o = tensors.output(session, &all)?;
+        let args = AttentionArgs::new(q, k, v, o.clone()).with_slots(ready.slots.as_ref().map(|(index, _)| index.clone()));
         let args = match &ready.index {
             Some((index, _)) => args.with_index(index.clone()),
             None => args,
@@ -109,10 +122,13 @@ impl<D: Backend> Attends<D> {
         Ok(launched)
     }
 
-    /// What the answers have of the outputs, which lie one behind the other and have as many bytes each.
+    /// What the answers have of the outputs, which lie one behind the other and have as many bytes each. Some behind them may be nobody's.
     fn results(&mut self, session: &mut Session<D>, asks: &[&Attend], o: &Slice<D>, each: u64) -> Result<Launched<D>> {
+        let count = asks.len() as u64;
+        let part = |of: &Slice<D>, bytes: u64| of.sub_slice(0, bytes).ok_or_else(|| outside(0, bytes));
         // Enqueued behind the queries, and made while the device has the outputs at hand: eight bytes of each are read.
-        let sums = if asks.iter().any(|ask| ask.wants_checksum) { Some(self.checksums(session, asks.len() as u64, o, each)?) } else { None };
+        let sums = if asks.iter().any(|ask| ask.wants_checksum) { Some(part(&self.checksums(session, o, each)?, SUM * count)?) } else { None };
+        let o = &part(o, each * count)?;
         let read = asks.iter().any(|ask| ask.wants_bytes);
         // The device is waited for once where that takes little of the host's memory.
         let all = if read && asks.len() > 1 && o.len() <= MOST_READ { Some(session.read(o)?) } else { None };
@@ -131,15 +147,16 @@ impl<D: Backend> Attends<D> {
     }
 
     /// The checksums of outputs of the shape that was used last, which lie one behind the other: one launch.
-    fn checksums(&mut self, session: &mut Session<D>, outputs: u64, o: &Slice<D>, each: u64) -> Result<Slice<D>> {
+    fn checksums(&mut self, session: &mut Session<D>, o: &Slice<D>, each: u64) -> Result<Slice<D>> {
         let Self { plans, planned, .. } = self;
         let none = || Error::invalid("plan", "one", "none");
         let ready = plans.first().ok_or_else(none)?;
+        let outputs = o.len() / each.max(1);
         let op = Checksum::new(outputs, each);
         // Two queries of four sequences have the shape of four of two.
         if ready.sums.as_ref().is_none_or(|(plan, _)| *plan.op() != op) {
             let began = Instant::now();
-            ready.sums = Some((session.plan(op)?, session.alloc(8 * outputs)?));
+            ready.sums = Some((session.plan(op)?, session.alloc(SUM * outputs)?));
             *planned += began.elapsed();
         }
         let (plan, sums) = ready.sums.as_ref().ok_or_else(none)?;
@@ -218,9 +235,30 @@ impl<D: Backend> Attends<D> {
         }
     }
 
-    /// Puts the plan for `op` first, with these blocks on the device.
-    fn prepare(&mut self, session: &mut Session<D>, op: Attention, way: Option<&str>, mask: Option<Mask>) -> Result<()> {
-        self.plan(session, op, way)?;
+    /// Puts the plan for `op` on sequences at slots first, with the slots on the device, where tensors lie so and the device computes it in that way.
+    fn prepare_resident(&mut self, session: &mut Session<D>, op: &Attention, way: Option<&str>, found: Option<Resident<D>>) -> Result<Option<[Slice<D>; 3]>> {
+        let Some(Resident { slots, room, tables }) = found else { return Ok(None) };
+        match self.plan(session, op.clone().with_slots(room), way) {
+            Ok(()) => {}
+            // They are gathered.
+            Err(Error::Unsupported { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        let Some(ready) = self.plans.first() else { return Ok(None) };
+        let index = match ready.slots.take() {
+            Some((index, same)) if same == slots => index,
+            Some((index, _)) => {
+                session.update_index(&index, &slots)?;
+                index
+            }
+            None => session.index(&slots)?,
+        };
+        ready.slots = Some((index, slots));
+        Ok(Some(tables))
+    }
+
+    /// Puts these blocks on the device, for the plan that is first.
+    fn prepare(&mut self, session: &mut Session<D>, mask: Option<Mask>) -> Result<()> {
         let (Some(mask), Some(ready)) = (mask, self.plans.first()) else { return Ok(()) };
         // The next query has an index of its own if this one cannot be written.
         let index = match (ready.index.take(), &mask) {

@@ -6,6 +6,7 @@ mod mask;
 mod operator;
 mod plans;
 pub mod regions;
+mod resident;
 mod runner;
 mod service;
 pub mod task;

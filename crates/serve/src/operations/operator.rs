@@ -10,7 +10,7 @@ use trifuse::device::Slice;
 use trifuse::session::{Event, Session};
 use trifuse::{Error, Result};
 
-use super::attend::{Attends, Given, Launched};
+use super::attend::{Attends, Given, Launched, SUM};
 use super::regions::Region;
 use super::task::{Attend, Done, Job, Task};
 use super::tensors::{outside, slice};
@@ -18,8 +18,6 @@ use super::together::launches;
 
 /// Bytes that are moved at once where more would need as much of the host's memory.
 const PIECE: u64 = 1 << 20;
-/// Bytes of a checksum.
-const SUM: u64 = 8;
 /// The fewest checksums that memory of the host has room for.
 const FEW_SUMS: u64 = 64;
 
@@ -80,7 +78,8 @@ impl<B: Backend> Operator<B> {
     /// # Errors
     /// A device that fails.
     pub fn new(device: Arc<B>) -> Result<Self> {
-        Ok(Self { session: Session::new(device)?, attends: Attends::default(), flights: VecDeque::new(), spare: Vec::new() })
+        let fills = device.hints().beside_host;
+        Ok(Self { session: Session::new(device)?, attends: Attends::new(fills), flights: VecDeque::new(), spare: Vec::new() })
     }
 
     fn task(&mut self, task: &Task, sums: &mut Sums<B>) -> Begun {
@@ -211,5 +210,72 @@ impl<B: Backend> Operate for Operator<B> {
             }
         };
         Ran { results, planned, together }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use trifuse::backends::cpu::Cpu;
+    use trifuse::device::Open as _;
+    use trifuse::ops::Attention;
+    use trifuse::{DType, ops::checksum::checksum};
+
+    use super::super::regions::{Part, Regions};
+    use super::super::task::{Blocks, Source};
+    use super::*;
+
+    const TOKENS: u64 = 70;
+    const DIM: u64 = 32;
+    /// Bytes of a tensor.
+    const EACH: u64 = TOKENS * DIM * 2;
+    /// Sequences of each region.
+    const SETS: u64 = 6;
+
+    /// An operator that fills launches up or does not, with drawn numbers in regions.
+    fn operator(fills: bool) -> (Operator<Cpu>, [Arc<Region>; 3]) {
+        let mut operator = Operator::new(Arc::new(Cpu::open(0).unwrap())).unwrap();
+        operator.attends = Attends::new(fills);
+        let (all, numbers) = (Regions::new(1 << 24), (0..SETS * TOKENS * DIM).map(|at| (at * 7919 % 1013) as f64 / 1013.0 - 0.5));
+        let bytes = DType::F16.encode(&numbers.collect::<Vec<f64>>());
+        let regions = [0, 1, 2].map(|_| {
+            let region = all.reserve(SETS * EACH).unwrap();
+            operator.fill(&region, &bytes.clone().into()).unwrap();
+            region
+        });
+        (operator, regions)
+    }
+
+    fn task(regions: &[Arc<Region>; 3], set: u64, wants_bytes: bool) -> Task {
+        let tensors = regions.each_ref().map(|region| Source::Region(Part::of(region, set * EACH, EACH).unwrap()));
+        let map = [1, (set % 2) as u8, (set % 3) as u8, 1];
+        let blocks = Blocks::Map(Source::Bytes(map.to_vec().into()), [64, 2, 2, 1]);
+        let op = Attention::dense(DType::F16, 1, [1, 1], [TOKENS; 2], DIM);
+        Task::new(Job::Attend(Box::new(Attend { op, tensors, blocks, output: None, bytes: EACH, wants_bytes, wants_checksum: true })))
+    }
+
+    fn ask(operator: &mut Operator<Cpu>, tasks: &[Task]) -> (Vec<Done>, usize) {
+        operator.submit(&tasks.iter().collect::<Vec<_>>());
+        let ran = operator.finish();
+        (ran.results.into_iter().collect::<Result<_>>().unwrap(), ran.together)
+    }
+
+    #[test]
+    fn a_launch_that_is_filled_up_answers_those_who_asked() {
+        for fills in [true, false] {
+            let (mut operator, regions) = operator(fills);
+            for sets in [&[4, 0, 5, 1, 2][..], &[0, 1, 2, 3, 4], &[3, 3, 1], &[5, 2, 2, 0, 1, 4, 3]] {
+                for wants_bytes in [false, true] {
+                    let tasks: Vec<Task> = sets.iter().map(|set| task(&regions, *set, wants_bytes)).collect();
+                    let (together, count) = ask(&mut operator, &tasks);
+                    assert_eq!((together.len(), count), (sets.len(), sets.len()), "{sets:?}");
+                    for (set, done) in sets.iter().zip(together) {
+                        let alone = ask(&mut operator, &[task(&regions, *set, true)]).0.remove(0);
+                        assert_eq!(done.checksum, Some(checksum(&alone.bytes)), "set {set} of {sets:?}");
+                        assert!(alone.bytes.iter().any(|byte| *byte != 0) && done.bytes == if wants_bytes { alone.bytes } else { Vec::new() });
+                    }
+                }
+            }
+        }
     }
 }

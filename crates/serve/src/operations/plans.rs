@@ -3,6 +3,7 @@
 use trifuse::backend::Backend;
 use trifuse::device::Slice;
 use trifuse::ops::attention::AttentionIndex;
+use trifuse::ops::index::{Index, Slots};
 use trifuse::ops::{Attention, Checksum};
 use trifuse::session::Plan;
 
@@ -19,6 +20,8 @@ pub struct Ready<D: Backend> {
     way: Option<String>,
     /// The blocks that the device has now, and what they are on the host.
     pub index: Option<(AttentionIndex<D>, Mask)>,
+    /// The slots that the device has now, and what they are on the host; of a plan for sequences at slots.
+    pub slots: Option<(Index<Slots, D>, Slots)>,
     /// The plan for checksums of outputs, and memory for them.
     pub sums: Option<(Plan<Checksum, D>, Slice<D>)>,
 }
@@ -47,7 +50,7 @@ impl<D: Backend> Plans<D> {
     /// Adds a shape in the first place; the one that was used longest ago may go.
     pub fn add(&mut self, plan: Plan<Attention, D>, way: Option<&str>) {
         self.0.truncate(MOST - 1);
-        self.0.insert(0, Ready { plan, way: way.map(str::to_owned), index: None, sums: None });
+        self.0.insert(0, Ready { plan, way: way.map(str::to_owned), index: None, slots: None, sums: None });
     }
 
     /// The shape that was used last.

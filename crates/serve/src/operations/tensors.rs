@@ -48,14 +48,13 @@ impl<D: Backend> Tensors<D> {
     /// # Errors
     /// Tensors that cannot be brought together; no device memory; a device that fails.
     pub fn bring(&mut self, session: &mut Session<D>, asks: &[&Attend], number: usize) -> Result<Slice<D>> {
-        let sources: Vec<&Source> = asks.iter().filter_map(|ask| ask.tensors.get(number)).collect();
-        let parts: Option<Vec<&Part>> = sources.iter().map(|source| if let Source::Region(part) = source { Some(part) } else { None }).collect();
-        match parts {
+        match parts(asks, number) {
             Some(parts) => match joined(&parts) {
                 Some(whole) => slice(&whole),
                 None => self.gather(session, asks, &parts, number),
             },
             None => {
+                let sources: Vec<&Source> = asks.iter().filter_map(|ask| ask.tensors.get(number)).collect();
                 let each = sources.first().map_or(0, |source| source.len());
                 let own = self.own(session, number, each * sources.len() as u64)?;
                 for (at, source) in sources.iter().enumerate() {
@@ -124,6 +123,11 @@ impl<D: Backend> Tensors<D> {
         session.run(&gather.plan, &PointwiseArgs::new(table, own.clone()).with_ids(gather.rows.clone()))?;
         Ok(own)
     }
+}
+
+/// The tensors of this number of all queries, where all lie in regions.
+pub fn parts<'a>(asks: &[&'a Attend], number: usize) -> Option<Vec<&'a Part>> {
+    asks.iter().map(|ask| if let Some(Source::Region(part)) = ask.tensors.get(number) { Some(part) } else { None }).collect()
 }
 
 /// The parts as one, where each lies behind the one before.

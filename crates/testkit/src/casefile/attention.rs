@@ -66,7 +66,8 @@ pub(super) fn read(tensors: &mut Tensors) -> Result<(Problem, Vec<Vec<Option<f64
         .with_window(u64::try_from(params.window).ok())
         .with_scale(if params.scale == 0.0 { Scale::Default } else { Scale::from(params.scale as f32) })
         .with_lse(tensors.has("lse"));
-    let host = Host { q: tensors.float("q", dtype, &q_shape)?, k: tensors.float("k", dtype, &k_shape)?, v: tensors.float("v", dtype, &k_shape)?, index };
+    let host =
+        Host { q: tensors.float("q", dtype, &q_shape)?, k: tensors.float("k", dtype, &k_shape)?, v: tensors.float("v", dtype, &k_shape)?, index, slots: None };
     let mut expected = vec![tensors.expected("o", &q_shape)?];
     if op.lse {
         let shape = if varlen { vec![heads, q_len] } else { vec![batch, heads, q_len] };

@@ -28,7 +28,7 @@ pub(super) fn pose(op: Attention, index: HostForm, scores: Scores, draw: &mut Dr
         _ => vector(&op, scores, -1.0, draw),
     });
     let v = tensor(op.v, keys, op.head_dim, || draw.normal(op.dtype, op.head_dim, 1.0));
-    Posed { op, host: Host { q, k, v, index } }
+    Posed { op, host: Host { q, k, v, index, slots: None } }
 }
 
 /// A head of q or k. `sign` is that of a whole tensor, where scores have to be negative.

@@ -70,7 +70,7 @@ fn sentences() -> Vec<Case> {
 }
 
 /// Lists of the blocks of each pattern, row and column that `there` says; kinds in turn from `kinds`.
-fn listed_blocks(shape: BlockShape, kinds: &[BlockKind], draw: &mut Draw, there: impl Fn(&mut Draw, [u32; 3]) -> bool) -> Result<HostForm> {
+pub(super) fn listed_blocks(shape: BlockShape, kinds: &[BlockKind], draw: &mut Draw, there: impl Fn(&mut Draw, [u32; 3]) -> bool) -> Result<HostForm> {
     let (mut row_ptr, mut columns, mut listed) = (Vec::new(), Vec::new(), Vec::new());
     for pattern in 0..shape.patterns {
         row_ptr.push(columns.len() as i32);
@@ -102,7 +102,7 @@ pub(super) enum RowLengths {
 }
 
 impl RowLengths {
-    fn there(self, draw: &mut Draw, shape: &BlockShape, [pattern, row, column]: [u32; 3]) -> bool {
+    pub(super) fn there(self, draw: &mut Draw, shape: &BlockShape, [pattern, row, column]: [u32; 3]) -> bool {
         match self {
             Self::Half => row == 1 || (row > 1 || shape.q_blocks == 1) && (draw.below(2) == 0 || column == row % shape.kv_blocks),
             Self::PowerLaw => draw.below((row + 3 * pattern + 2) % shape.q_blocks + 1) == 0,
@@ -164,7 +164,7 @@ fn blocks() -> Vec<Case> {
 }
 
 /// A random map: of the rows of each pattern the first is empty, the second full.
-fn map_index(shape: MapShape, draw: &mut Draw) -> Result<HostForm> {
+pub(super) fn map_index(shape: MapShape, draw: &mut Draw) -> Result<HostForm> {
     let mut bytes = Vec::new();
     for place in 0..shape.blocks() {
         bytes.push(match place / u64::from(shape.kv_blocks) % u64::from(shape.q_blocks) {

@@ -10,6 +10,7 @@ mod attention_long;
 mod attention_ragged;
 mod attention_ragged_pages;
 mod attention_rows;
+mod attention_slots;
 mod case;
 mod checksum;
 mod codebook_gemm;
@@ -35,6 +36,7 @@ pub fn all() -> Vec<Case> {
     cases.extend(attention_ragged::cases());
     cases.extend(attention_ragged_pages::cases());
     cases.extend(attention_rows::cases());
+    cases.extend(attention_slots::cases());
     cases.extend(prefix_attention::cases());
     cases.extend(fused_mlp::cases());
     cases.extend(linear::cases());

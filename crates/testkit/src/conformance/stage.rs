@@ -73,7 +73,12 @@ impl<D: Device> Stage<D> {
 
     /// Puts bytes on the device, as [`input`](Self::input) does: at an odd one unless the stage is aligned.
     pub fn bytes(&mut self, session: &mut Session<D>, name: &str, bytes: &[u8]) -> Result<Slice<D>> {
-        self.place(session, name, bytes, 1, false)
+        self.bytes_by(session, name, bytes, 1)
+    }
+
+    /// Puts bytes on the device, as [`input`](Self::input) does: at an odd multiple of so many unless the stage is aligned.
+    pub fn bytes_by(&mut self, session: &mut Session<D>, name: &str, bytes: &[u8], align: usize) -> Result<Slice<D>> {
+        self.place(session, name, bytes, align, false)
     }
 
     /// An output of `count` elements, poisoned. It is the next in the order of [`crate::oracle::Define::evaluate`].

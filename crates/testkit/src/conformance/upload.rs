@@ -1,5 +1,5 @@
 use super::Stage;
-use crate::oracle::attention::{HostForm, query_rows, span};
+use crate::oracle::attention::{HostForm, output_rows, span};
 use crate::oracle::codebook_gemm::{FactorHost, Host as CodebookHost};
 use crate::oracle::{Define, attention, checksum, fused_mlp, linear, pointwise, prefix_attention, sample};
 use trifuse::backend::Backend;
@@ -121,15 +121,19 @@ impl Upload for Attention {
             HostForm::Paged(index) => AttentionIndex::Paged(session.index(index)?),
             HostForm::RaggedPaged(index) => AttentionIndex::RaggedPaged(session.index(index)?),
         };
-        let o_len = span(self.o, query_rows(self), self.head_dim) as usize;
-        Ok(AttentionArgs::new(
-            stage.input(session, "q", self.dtype, &host.q)?,
-            stage.input(session, "k", self.dtype, &host.k)?,
-            stage.input(session, "v", self.dtype, &host.v)?,
-            stage.output(session, "o", self.dtype, o_len)?,
-        )
-        .with_index(index)
-        .with_lse(if self.lse { Some(stage.output(session, "lse", DType::F32, self.lse_len() as usize)?) } else { None }))
+        let o_len = span(self.o, output_rows(self), self.head_dim) as usize;
+        let mut read = |name, values: &[f64]| match self.slots {
+            // They start at multiples of 16 bytes then.
+            Some(_) => stage.bytes_by(session, name, &self.dtype.encode(values), 16),
+            None => stage.input(session, name, self.dtype, values),
+        };
+        let (q, k, v) = (read("q", &host.q)?, read("k", &host.k)?, read("v", &host.v)?);
+        let args = AttentionArgs::new(q, k, v, stage.output(session, "o", self.dtype, o_len)?).with_index(index);
+        Ok(args.with_slots(host.slots.as_ref().map(|slots| session.index(slots)).transpose()?).with_lse(if self.lse {
+            Some(stage.output(session, "lse", DType::F32, self.lse_len() as usize)?)
+        } else {
+            None
+        }))
     }
 }
 

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use half::f16;
 use trifuse::backend::Backend;
-use trifuse::ops::PointwiseArgs;
-use trifuse::ops::index::TokenAdapters;
+use trifuse::ops::attention::Form;
+use trifuse::ops::index::{Slots, TokenAdapters, VarlenShape};
+use trifuse::ops::{Attention, AttentionArgs, PointwiseArgs};
 use trifuse::session::Session;
 use trifuse::{DType, Error, Result};
 
@@ -22,6 +23,7 @@ pub fn tests<B: Backend>() -> Vec<(&'static str, Test<B>)> {
         ("copies longer than their slice are refused", long_copies),
         ("unknown variants are refused", unknown_variant),
         ("index data of another shape is refused", other_shape),
+        ("slots that sequences do not have are refused", other_slots),
     ]
 }
 
@@ -139,4 +141,29 @@ fn other_shape<B: Backend>(device: &Arc<B>) -> Result<()> {
     refused("more tokens", session.update_index(&index, &TokenAdapters::new(&[0, 1, 0], 2)?));
     refused("more adapters", session.update_index(&index, &TokenAdapters::new(&[0, 1], 3)?));
     session.update_index(&index, &TokenAdapters::new(&[1, 1], 2)?)
+}
+
+fn other_slots<B: Backend>(device: &Arc<B>) -> Result<()> {
+    let mut session = Session::new(device.clone())?;
+    let op = Attention::dense(DType::F16, 2, [1, 1], [3, 3], 32).with_slots(4);
+    let plan = session.plan(op.clone())?;
+    let each = 3 * 32 * 2;
+    let read = session.upload(&vec![0u8; 4 * each + 16])?;
+    let (o, tables) = (session.alloc(2 * each as u64)?, |at: u64| read.sub_slice(at, 4 * each as u64).expect("inside"));
+    let slots = session.index(&Slots::new(&[3, 3], 4)?)?;
+    let args = AttentionArgs::new(tables(0), tables(16), tables(0), o).with_slots(slots);
+    session.run(&plan, &args)?;
+    refused("a slot that is not there", Slots::new(&[4, 0], 4));
+    refused("no slots", session.run(&plan, &args.clone().with_slots(None)));
+    for (name, slots) in [("more sequences", Slots::new(&[0, 1, 2], 4)?), ("fewer slots", Slots::new(&[0, 1], 3)?)] {
+        let slots = session.index(&slots)?;
+        refused(name, session.run(&plan, &args.clone().with_slots(slots)));
+    }
+    refused("tables that start between 16 bytes", session.run(&plan, &args.clone().with_k(tables(8))));
+    refused("tables of fewer slots", session.run(&plan, &args.clone().with_v(tables(0).sub_slice(0, 4 * each as u64 - 2).expect("inside"))));
+    let plain = session.plan(op.clone().with_slots(None))?;
+    refused("slots that nobody asks for", session.run(&plain, &args));
+    let ends = VarlenShape { batch: 2, total_q: 6, total_kv: 6, max_q: 3, max_kv: 3 };
+    refused("slots of sequences end to end", session.plan(op.with_form(Form::Varlen(ends))));
+    session.run(&plan, &args)
 }

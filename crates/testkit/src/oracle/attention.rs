@@ -2,10 +2,10 @@
 
 use super::{Define, LANES, Output, Rounding, beside, dots_beside, expect_len, reversed, spread};
 use trifuse::dtype::DType;
-use trifuse::error::{Error, Result};
+use trifuse::error::{Error, Result, ensure};
 use trifuse::ops::Op;
 use trifuse::ops::attention::{Attention, Form, Scale, Strides};
-use trifuse::ops::index::{BlockKind, BlockMap, BlockMask, HostIndex, PageShape, PageTable, RaggedPages, RaggedShape, Varlen, VarlenShape};
+use trifuse::ops::index::{BlockKind, BlockMap, BlockMask, HostIndex, PageShape, PageTable, RaggedPages, RaggedShape, SlotShape, Slots, Varlen, VarlenShape};
 
 /// The operands on the host, each from its first element to its last, laid out by the descriptor's strides.
 #[derive(Clone, Debug)]
@@ -18,6 +18,8 @@ pub struct Host {
     pub v: Vec<f64>,
     /// The index data, for the forms that need one.
     pub index: HostForm,
+    /// The slot of each sequence in q, k and v, where they do not lie in order.
+    pub slots: Option<Slots>,
 }
 
 /// The index data of a [`Form`].
@@ -48,6 +50,16 @@ pub fn span(strides: Strides, [batch, tokens, heads]: [u64; 3], head_dim: u64) -
 /// A place in a tensor, in elements, by its strides and the number of a token.
 type Place<'a> = Box<dyn Fn(Strides, usize) -> usize + Sync + 'a>;
 
+/// Where the tokens of sequence `number` lie among sequences of one length.
+fn in_order<'a>(number: usize) -> Place<'a> {
+    Box::new(move |strides, token| number * strides.batch as usize + token * strides.token as usize)
+}
+
+/// Where the tokens of a sequence lie that begins with token `first` of all.
+fn end_to_end<'a>(first: usize) -> Place<'a> {
+    Box::new(move |strides, token| (first + token) * strides.token as usize)
+}
+
 /// Where the keys of sequence `b` lie in pages.
 fn in_pages(table: &PageTable, b: usize) -> Place<'_> {
     let (pages, size) = (table.shape().pages as usize, table.shape().page as usize);
@@ -62,8 +74,10 @@ struct Sequence<'a> {
     number: usize,
     q_len: usize,
     kv_len: usize,
-    /// The element where a query's (and its output's) first head starts, for given strides.
+    /// The element where a query's first head starts, for given strides.
     query: Place<'a>,
+    /// As of a query, of its output.
+    output: Place<'a>,
     /// The element where a key's first head starts, for given strides.
     key: Place<'a>,
     /// The element of the LSE for a head and query.
@@ -72,13 +86,13 @@ struct Sequence<'a> {
 
 impl Host {
     fn sequence<'a>(&'a self, op: &'a Attention, b: usize) -> Sequence<'a> {
-        let dense = move |strides: Strides, token: usize| b * strides.batch as usize + token * strides.token as usize;
         let heads = op.heads as usize;
         let (q_len, kv_len) = (op.q_len as usize, op.kv_len as usize);
         let lse = Box::new(move |head, i| (b * heads + head) * q_len + i);
         match &self.index {
             HostForm::None | HostForm::Blocks(_) | HostForm::BlockMap(_) => {
-                Sequence { number: b, q_len, kv_len, query: Box::new(dense), key: Box::new(dense), lse }
+                let slot = self.slots.as_ref().map_or(b, |slots| slots.slots()[b] as usize);
+                Sequence { number: b, q_len, kv_len, query: in_order(slot), output: in_order(b), key: in_order(slot), lse }
             }
             HostForm::Varlen(varlen) => {
                 let (cu_q, cu_kv) = (varlen.cu_q(), varlen.cu_kv());
@@ -88,19 +102,23 @@ impl Host {
                     number: b,
                     q_len: cu_q[b + 1] as usize - first_q,
                     kv_len: cu_kv[b + 1] as usize - first_kv,
-                    query: Box::new(move |strides, i| (first_q + i) * strides.token as usize),
-                    key: Box::new(move |strides, j| (first_kv + j) * strides.token as usize),
+                    query: end_to_end(first_q),
+                    output: end_to_end(first_q),
+                    key: end_to_end(first_kv),
                     lse: Box::new(move |head, i| head * total + first_q + i),
                 }
             }
-            HostForm::Paged(table) => Sequence { number: b, q_len, kv_len: table.kv_len()[b] as usize, query: Box::new(dense), key: in_pages(table, b), lse },
+            HostForm::Paged(table) => {
+                Sequence { number: b, q_len, kv_len: table.kv_len()[b] as usize, query: in_order(b), output: in_order(b), key: in_pages(table, b), lse }
+            }
             HostForm::RaggedPaged(index) => {
                 let (first, total) = (index.cu_q()[b] as usize, index.shape().total_q as usize);
                 Sequence {
                     number: b,
                     q_len: index.cu_q()[b + 1] as usize - first,
                     kv_len: index.table().kv_len()[b] as usize,
-                    query: Box::new(move |strides, i| (first + i) * strides.token as usize),
+                    query: end_to_end(first),
+                    output: end_to_end(first),
                     key: in_pages(index.table(), b),
                     lse: Box::new(move |head, i| head * total + first + i),
                 }
@@ -176,8 +194,10 @@ impl Define for Attention {
         if !same_form {
             return Err(Error::invalid("attention: index", format!("the index of {:?}", self.form), "another"));
         }
+        let (expected, found) = (self.slots.map(|slots| SlotShape { batch: self.batch, slots }), host.slots.as_ref().map(HostIndex::shape));
+        ensure(expected == found, "attention: slots", format_args!("{expected:?}"), format_args!("{found:?}"))?;
         let d = self.head_dim as usize;
-        let (q_rows, kv_rows) = (query_rows(self), key_rows(self));
+        let (q_rows, o_rows, kv_rows) = (query_rows(self), output_rows(self), key_rows(self));
         expect_len("attention: q", &host.q, span(self.q, q_rows, self.head_dim))?;
         expect_len("attention: k", &host.k, span(self.k, kv_rows, self.head_dim))?;
         expect_len("attention: v", &host.v, span(self.v, kv_rows, self.head_dim))?;
@@ -186,7 +206,7 @@ impl Define for Attention {
             Scale::Default => rounding.step(1.0 / (d as f64).sqrt()),
             Scale::Bits(bits) => f64::from(f32::from_bits(bits)),
         };
-        let mut o = vec![None; span(self.o, q_rows, self.head_dim) as usize];
+        let mut o = vec![None; span(self.o, o_rows, self.head_dim) as usize];
         let mut lse = vec![None; self.lse_len() as usize];
         let mut averaged = 0.0_f64;
         let at = |strides: Strides, token: usize, head: usize| token + head * strides.head as usize;
@@ -237,7 +257,7 @@ impl Define for Attention {
             for (n, (row, log, greatest)) in rows.into_iter().enumerate() {
                 averaged = averaged.max(greatest);
                 let (head, i) = (n / queries, n % queries);
-                let first = at(self.o, (sequence.query)(self.o, i), head);
+                let first = at(self.o, (sequence.output)(self.o, i), head);
                 for (place, value) in o[first..][..d].iter_mut().zip(row) {
                     *place = Some(value);
                 }
@@ -265,19 +285,25 @@ impl Define for Attention {
     }
 }
 
-/// Sequences as laid out, tokens of each, heads: of q and o.
-pub(crate) fn query_rows(op: &Attention) -> [u64; 3] {
+/// Sequences as laid out, tokens of each, heads: of o.
+pub(crate) fn output_rows(op: &Attention) -> [u64; 3] {
     match op.form {
         Form::Varlen(VarlenShape { total_q, .. }) | Form::RaggedPaged(RaggedShape { total_q, .. }) => [1, total_q, op.heads],
         _ => [op.batch, op.q_len, op.heads],
     }
 }
 
-/// Sequences or pages as laid out, tokens of each, heads: of k and v.
+/// Sequences or slots as laid out, tokens of each, heads: of q.
+pub(crate) fn query_rows(op: &Attention) -> [u64; 3] {
+    let [sequences, tokens, heads] = output_rows(op);
+    [op.slots.map_or(sequences, u64::from), tokens, heads]
+}
+
+/// Sequences, slots or pages as laid out, tokens of each, heads: of k and v.
 pub(crate) fn key_rows(op: &Attention) -> [u64; 3] {
     match op.form {
         Form::Varlen(shape) => [1, shape.total_kv, op.kv_heads],
         Form::Paged(PageShape { pool_pages, page, .. }) | Form::RaggedPaged(RaggedShape { pool_pages, page, .. }) => [pool_pages, page, op.kv_heads],
-        _ => [op.batch, op.kv_len, op.kv_heads],
+        _ => [op.slots.map_or(op.batch, u64::from), op.kv_len, op.kv_heads],
     }
 }

@@ -64,7 +64,7 @@ pub fn evaluate<R: Rounding>(layer: &Layer, weights: &Weights, x: &[f64], positi
     let (query, key) = (layer.sizes.query() as usize, layer.sizes.key() as usize);
     // Each operand from its first element to its last: what lies behind in the last row is no part of it.
     let part = |from: usize, behind: usize| if rows.is_empty() { Vec::new() } else { rows[from..rows.len() - behind].to_vec() };
-    let host = attention::Host { q: part(0, 2 * key), k: part(query, key), v: part(query + key, 0), index: HostForm::None };
+    let host = attention::Host { q: part(0, 2 * key), k: part(query, key), v: part(query + key, 0), index: HostForm::None, slots: None };
     let attended = first(&attention, &host, rounding)?;
     let middle = first(&output, &product(attended, &weights.output, Some(x)), rounding)?;
     let host = fused_mlp::Host {

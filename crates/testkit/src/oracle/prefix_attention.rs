@@ -57,7 +57,7 @@ impl Define for PrefixAttention {
         let prefix = [self.tokens, self.width()];
         let k = host.key.rebuild(self.key, prefix, rounding)?;
         let v = host.value.rebuild(self.value, prefix, rounding)?;
-        let mut outputs = self.plain().evaluate(&attention::Host { q: host.q.clone(), k, v, index: HostForm::None }, rounding)?;
+        let mut outputs = self.plain().evaluate(&attention::Host { q: host.q.clone(), k, v, index: HostForm::None, slots: None }, rounding)?;
         // Scores are of keys that were rounded to the operands' type.
         outputs[1].rounded = self.dtype;
         ensure(host.before.is_some() == self.join, "prefix_attention: o and lse before", "present where the descriptor joins", !self.join)?;

@@ -134,6 +134,7 @@ fn attended<D: Device>(session: &mut Session<D>, op: &Attention, args: &Attentio
             k: rows(&args.k, op.k, 0, kv_head, keys)?,
             v: rows(&args.v, op.v, 0, kv_head, keys)?,
             index: HostForm::None,
+            slots: None,
         };
         let small = Attention::dense(op.dtype, 1, [1, 1], [1, keys], op.head_dim).with_scale(op.scale);
         let places = places(&[place], &(0..op.head_dim).collect::<Vec<_>>(), op.head_dim);

@@ -221,7 +221,26 @@ fn queries_whose_tensors_lie_in_one_region_are_one_launch_whatever_their_order()
         assert_eq!(together, QUERIES);
         assert_eq!(read(&device, "o"), expected);
     }
-    // Every second row of the regions: brought together, and outputs copied to their places.
+    // Five, which a launch of six has, one of them twice; then with keys and values of another place than the queries': for their checksums alone.
+    for apart in [0, 3] {
+        let pairs: Vec<(usize, usize)> = [5, 2, 5, 0, 9].into_iter().map(|number| (number, (number + apart) % QUERIES)).collect();
+        let asked = pairs.iter().map(|&(number, keys)| {
+            let (mut request, sent) = request(number, true, Value::Null);
+            for (at, region) in [(1, "k"), (2, "v")] {
+                request["inputs"][at]["parameters"] = place(region, keys, bytes[keys][at].len());
+            }
+            request["outputs"] = json!([{"name": "checksum"}]);
+            (request, sent)
+        });
+        let (answers, together) = device.ask(&asked.collect::<Vec<_>>());
+        assert_eq!(together, pairs.len());
+        for ((number, keys), answer) in pairs.into_iter().zip(&answers) {
+            let [k, v] = [1, 2].map(|at| cases[keys].values[at].clone());
+            let case = Case { values: [cases[number].values[0].clone(), k, v], ..cases[number].clone() };
+            assert_eq!(parts(answer).0["outputs"][0]["data"][0].as_u64(), Some(checksum(&case.of_library())), "queries {number}, keys {keys}");
+        }
+    }
+    // Every second row of the regions: read where they lie, and outputs copied to their places.
     put(&device, "o", &vec![0; QUERIES * size]);
     let second = |offset: usize| -> Vec<_> { (0..QUERIES).step_by(2).map(|number| shifted(request(number, true, place("o", number, size)), offset)).collect() };
     let right = |answers: &[Answer]| {

@@ -85,7 +85,7 @@ fn compared(sets: &Sets, [q, k, v]: &[Vec<f64>; 3], map: &[u8], [from, to]: [u64
         op = op.with_form(Form::BlockMap(of_rows));
         index = HostForm::BlockMap(BlockMap::new(&rows, of_rows)?);
     }
-    let host = Host { q: q[first..last].to_vec(), k: k.clone(), v: v.clone(), index };
+    let host = Host { q: q[first..last].to_vec(), k: k.clone(), v: v.clone(), index, slots: None };
     let expected = expect(&Problem::Attention(Posed { op, host }))?.remove(0);
     expected.tolerance.compare(&expected.elements, &DTYPE.decode(&output[2 * first..2 * last]))
 }
