@@ -149,6 +149,11 @@ fn rows_apart() -> Vec<Case> {
         cases.push(case(format!("padded_w_tokens{tokens}"), op.clone().with_padded_weights()));
         cases.push(case(format!("padded_tokens{tokens}"), both(op)));
     }
+    // Rows that start on lines of a cache, as those between two factors and of second factors do; of x among other columns.
+    for (n, tokens) in [1, 16, 70, 130, 300].into_iter().enumerate() {
+        let dtype = if n % 2 == 0 { DType::F16 } else { DType::BF16 };
+        cases.push(case(format!("on_lines_tokens{tokens}"), everything(dtype, [tokens, 264, 312]).with_x_stride(640).with_w_stride(320)));
+    }
     for dtype in DType::ALL {
         let op = everything(dtype, [37, 70, 203]);
         cases.push(case("padded", both(op.clone())));
