@@ -15,7 +15,7 @@ use trifuse::{Error, Result};
 use super::maps::Maps;
 use super::mask::{Mask, listed};
 use super::plans::Plans;
-use super::resident::{Resident, resident};
+use super::resident::{Resident, resident, room};
 use super::task::{Attend, Blocks, Source};
 use super::tensors::{Tensors, nth, outside, slice};
 use super::together::{filled, most_together};
@@ -88,6 +88,9 @@ impl<D: Backend> Attends<D> {
             Some(masks) => self.way_of(session, first, masks, asks.len() > 1)?,
             None => None,
         };
+        if let ([ask], Some([mask]), Some(way)) = (asks, masks.as_deref(), way.as_deref()) {
+            self.expect_more(session, ask, mask, way)?;
+        }
         let mask = masks.map(|masks| Mask::joined(&masks, &first.op)).transpose()?;
         let op = first.op.clone().with_batch(first.op.batch * all.len() as u64);
         let op = mask.as_ref().map_or_else(|| op.clone(), |mask| op.clone().with_form(mask.form()));
@@ -232,6 +235,16 @@ impl<D: Backend> Attends<D> {
         match (ways.pop_first(), ways.is_empty()) {
             (Some(way), true) => Ok(Some(way)),
             _ => Err(Error::unsupported("queries of one launch", "each is computed in a way of its own")),
+        }
+    }
+
+    /// Gets ready for several queries like this one beside each other in regions. What they need is compiled before many wait for it.
+    fn expect_more(&mut self, session: &Session<D>, ask: &Attend, mask: &Mask, way: &str) -> Result<()> {
+        let (Some(room), Some(form)) = (room(ask), mask.form_of_several(&ask.op, 2)) else { return Ok(()) };
+        match self.plan(session, ask.op.clone().with_batch(2 * ask.op.batch).with_form(form).with_slots(room), Some(way)) {
+            Err(error @ Error::Device { .. }) => Err(error),
+            // Whoever needs it is told.
+            _ => Ok(()),
         }
     }
 

@@ -57,6 +57,13 @@ impl<'a> Table<'a> {
     }
 }
 
+/// The slots of the regions that a query has its tensors in, if they are whole sequences there: those of it and of others like it.
+pub fn room(ask: &Attend) -> Option<u32> {
+    let tables = [0, 1, 2].map(|number| parts(&[ask], number).and_then(|parts| Table::of(&[ask], &parts).map(|table| table.room())));
+    let [q, k, v] = tables;
+    u32::try_from(q?.min(k?).min(v?)).ok()
+}
+
 /// Where queries of one shape have their tensors, if each has q, k and v at the same slots. None where these lie one behind the other, which needs no
 /// slots.
 ///
@@ -120,6 +127,7 @@ mod tests {
         let regions = regions();
         let at = |batch, number| ask(&regions, batch, [number; 3]);
         assert_eq!(slots(&[at(1, 7), at(1, 0), at(1, 7)]), Some(vec![7, 0, 7]));
+        assert_eq!(room(&at(1, 7)), Some(8));
         assert_eq!(slots(&[at(2, 3), at(2, 0)]), Some(vec![3, 4, 0, 1]), "from any sequence on");
         assert_eq!(slots(&[at(2, 3), at(2, 5)]), None, "one behind the other");
         assert_eq!(slots(&[ask(&regions, 1, [1, 2, 2]), ask(&regions, 1, [0, 0, 0])]), None, "keys at other slots than queries");
