@@ -33,7 +33,7 @@ pub fn steps<D: Backend>(session: &mut Session<D>, layer: &Layer, operands: &Ope
         let output = launch.output();
         // Before it runs: rotary positions write over what they read.
         let samples = match launch {
-            Launch::Pointwise(plan, args) if plan.op().is_rope() => rotated(session, plan.op(), args, operands, &mut draw)?,
+            Launch::Pointwise(plan, args) if plan.op().rope().is_some() => rotated(session, plan.op(), args, operands, &mut draw)?,
             launch => {
                 poison(session, output)?;
                 let by = |first: &'static str| if *name == first { &operands.attention_norm } else { &operands.mlp_norm };
