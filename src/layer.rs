@@ -162,6 +162,7 @@ impl<D: Backend> TransformerLayer<D> {
             residual: residual.cloned(),
             delta: None,
             norm: None,
+            input_norm: None,
             y: y.clone(),
         };
         let attention = AttentionArgs { q: from(0)?, k: from(query)?, v: from(query + key)?, index: AttentionIndex::None, o: self.attended.clone(), lse: None };

@@ -54,6 +54,7 @@ impl Upload for Linear {
         Ok(LinearArgs::new(x, stage.rows(session, "w", self.dtype, &host.w, [self.d_in, self.w_stride])?, y)
             .with_bias(stage.optional(session, "bias", self.dtype, host.bias.as_deref())?)
             .with_residual(stage.optional(session, "residual", self.dtype, host.residual.as_deref())?)
+            .with_input_norm(stage.optional(session, "input norm", self.dtype, host.input_norm.as_deref())?)
             .with_norm(match &host.norm {
                 Some([weight, bias]) => {
                     Some(NormArgs::new(stage.input(session, "norm weight", self.dtype, weight)?, stage.input(session, "norm bias", self.dtype, bias)?))

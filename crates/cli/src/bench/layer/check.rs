@@ -107,7 +107,7 @@ fn product<D: Device>(session: &mut Session<D>, op: &Linear, args: &LinearArgs<D
         };
         let x = rows_of(session, &args.x, op.dtype, rows, [op.d_in; 2])?;
         let small = op.clone().with_tokens(rows.len() as u64).with_d_out(columns.len() as u64);
-        let host = linear::Host { x, w: weight.clone(), bias: bias_at(by, &columns), residual, delta: None, norm: None };
+        let host = linear::Host { x, w: weight.clone(), bias: bias_at(by, &columns), residual, delta: None, norm: None, input_norm: None };
         Ok(Sample::new(Posed { op: small, host }, places(rows, &columns, op.d_out)))
     };
     rows.chunks(4).map(sample).collect()
