@@ -138,9 +138,9 @@ impl Kernel<Linear> for Plain {
     }
 
     fn plan(&self, op: &Linear, _: Option<&str>) -> Result<Linear> {
-        match (&op.delta, op.norm) {
-            (None, None) => Ok(op.clone()),
-            _ => Err(Error::unsupported("linear", "loops: adapters and norms are operations of their own here")),
+        match op.no_delta().and_then(|()| op.no_norm()) {
+            Ok(()) => Ok(op.clone()),
+            Err(_) => Err(Error::unsupported("linear", "loops: adapters and norms are operations of their own here")),
         }
     }
 

@@ -161,6 +161,7 @@ impl<D: Backend> TransformerLayer<D> {
             residual: residual.cloned(),
             delta: None,
             norm: None,
+            input_norm: None,
             y: y.clone(),
         };
         let attention = AttentionArgs::new(from(0)?, from(query)?, from(query + key)?, self.attended.clone());

@@ -36,7 +36,8 @@ impl Kernel<Linear> for Cpu {
     }
 
     fn workspace_bytes(plan: &Plan) -> u64 {
-        plan.op.delta.as_ref().map_or(0, codebook::workspace_bytes)
+        let normed = if plan.op.input_norm.is_some() { plan.op.tokens * plan.op.d_in * plan.op.dtype.size() } else { 0 };
+        plan.op.delta.as_ref().map_or(normed, codebook::workspace_bytes)
     }
 
     fn variant(_plan: &Plan) -> &'static str {
@@ -57,7 +58,15 @@ impl Kernel<Linear> for Cpu {
 unsafe fn run<T: Element>(op: &Linear, args: &LinearArgs<Cpu>, workspace: &Slice<Cpu>) -> Result<()> {
     let (tokens, d_in, d_out) = (op.tokens as usize, op.d_in as usize, op.d_out as usize);
     let rows_of = |slice: &Slice<Cpu>, stride: usize| Rows::<T> { view: View::new(slice), start: 0, stride };
-    let (x, w, y) = (rows_of(&args.x, op.x_stride as usize), rows_of(&args.w, op.w_stride as usize), rows_of(&args.y, d_out));
+    let (mut x, w, y) = (rows_of(&args.x, op.x_stride as usize), rows_of(&args.w, op.w_stride as usize), rows_of(&args.y, d_out));
+    if let Some((eps, weight)) = op.input_norm.zip(args.input_norm.as_ref()) {
+        let normed = rows_of(workspace, d_in);
+        // SAFETY: as this function's contract; the workspace has room for the rows.
+        unsafe { norm(x, (rows_of(weight, 0), f32::from_bits(eps)), normed, [tokens, d_in]) };
+        x = normed;
+    }
+    // Of gates, and of what they let through.
+    let (gates, w) = if op.gated { (Some(w), w.from(d_out, 0)) } else { (None, w) };
     let (bias, residual) = (args.bias.as_ref().map(|b| rows_of(b, 0)), args.residual.as_ref().map(|r| rows_of(r, d_out)));
     let delta = match (&op.delta, &args.delta) {
         // SAFETY: as this function's contract.
@@ -81,20 +90,47 @@ unsafe fn run<T: Element>(op: &Linear, args: &LinearArgs<Cpu>, workspace: &Slice
             let rows = rows.start + start..rows.end + start;
             let (m, n) = (rows.len(), columns.len());
             let delta_scratch = delta.as_ref().map_or(0, |delta| delta.scratch_len(n) + codebook::GROUP * n);
-            with_scratch([m * n, product_scratch.max(delta_scratch), n], |[sums, scratch, wide]| {
+            let gated = if gates.is_some() { m * n } else { 0 };
+            with_scratch([m * n, product_scratch.max(delta_scratch), n, gated], |[sums, scratch, wide, gated]| {
                 // SAFETY: the tile's rows and columns lie inside the operands; each tile of y is written by one piece of work.
                 unsafe {
                     product::tile(x.from(rows.start, 0), w.from(columns.start, 0), [m, n, d_in], sums, scratch);
                     if let Some(delta) = &delta {
                         add_delta(delta, &block, &rows, &columns, sums, scratch);
                     }
-                    let epilogue = Epilogue { bias, activation: op.activation, residual, norm };
+                    if let Some(gates) = gates {
+                        product::tile(x.from(rows.start, 0), gates.from(columns.start, 0), [m, n, d_in], gated, scratch);
+                        if let Some(activation) = op.activation {
+                            math::activate(activation, gated);
+                        }
+                        sums.iter_mut().zip(&*gated).for_each(|(sum, gate)| *sum *= gate);
+                    }
+                    let epilogue = Epilogue { bias, activation: op.activation.filter(|_| !op.gated), residual, norm };
                     epilogue.finish(sums, &rows, &columns, y, wide);
                 }
             });
         });
     }
     Ok(())
+}
+
+/// RMSNorm of the rows of x, as `pointwise` computes it.
+///
+/// # Safety
+/// Both operands have those rows, and the weight one of them.
+unsafe fn norm<T: Element>(x: Rows<T>, (weight, eps): (Rows<T>, f32), y: Rows<T>, [rows, columns]: [usize; 2]) {
+    (0..rows).into_par_iter().for_each(|row| {
+        with_scratch([columns, columns], |[values, scale]| {
+            // SAFETY: as this function's contract; each row is written by one piece of work.
+            unsafe {
+                T::widen(x.row(row, columns), values);
+                T::widen(weight.row(0, columns), scale);
+                let factor = 1.0 / (math::sum(values, |x| x * x) / columns as f32 + eps).sqrt();
+                values.iter_mut().zip(&*scale).for_each(|(value, weight)| *value = *value * factor * weight);
+                T::narrow(values, y.row_mut(row, columns));
+            }
+        });
+    });
 }
 
 /// Adds the adapters' part to a tile.

@@ -2,14 +2,14 @@
 
 use rayon::prelude::*;
 
-use super::element::{Element, by_dtype, with_scratch};
+use super::element::{Element, by_dtype, round_trip, with_scratch};
 use super::view::View;
 use super::{Cpu, Queue, math, sole_variant};
 use crate::backend::Kernel;
 use crate::device::Slice;
 use crate::error::{Error, Result};
 use crate::ops::index::PageShape;
-use crate::ops::pointwise::{Kind, Turn};
+use crate::ops::pointwise::{Heads, Kind, Places, Turn};
 use crate::ops::{Activation, Pointwise, PointwiseArgs};
 
 const VARIANT: &str = "rows";
@@ -86,6 +86,21 @@ impl<T: Element> Operands<T> {
         unsafe { self.scale(values, mean, 1.0 / (variance + eps).sqrt(), other) };
     }
 
+    /// RMSNorm of each head of `values`, rounded.
+    ///
+    /// # Safety
+    /// The operands are held.
+    unsafe fn norm_heads(&self, values: &mut [f32], head_dim: usize, eps: f32, other: &mut [f32]) {
+        let Some(weight) = self.weight else { return };
+        // SAFETY: as this function's contract.
+        T::widen(unsafe { weight.read(0, self.columns) }, other);
+        for (head, weight) in values.chunks_exact_mut(head_dim).zip(other.chunks_exact(head_dim)) {
+            let factor = 1.0 / (math::sum(head, |x| x * x) / head_dim as f32 + eps).sqrt();
+            head.iter_mut().zip(weight).for_each(|(value, weight)| *value = *value * factor * weight);
+        }
+        round_trip::<T>(values);
+    }
+
     /// `(values − mean) · factor · weight + bias`.
     ///
     /// # Safety
@@ -124,24 +139,18 @@ unsafe fn run<T: Element>(op: &Pointwise, args: &PointwiseArgs<Cpu>) -> Result<(
     let starts = args.sequences.as_ref().map(|sequences| words(sequences.slice())).unwrap_or_default();
     check_words(op, ids, places, starts)?;
     let y = View::<T>::new(&args.y);
-    if let Kind::Append { cache, .. } = op.kind {
-        let table = args.pages.as_ref().map(|pages| words(pages.slice())).unwrap_or_default();
-        // Rows are written one after another, since two rows may have one place.
-        for (row, to) in rows_in(&cache, rows, table)?.into_iter().enumerate() {
-            if let Some(to) = to {
-                // SAFETY: x has that row, and the pool that place: the words were checked.
-                unsafe { y.write(to * columns, columns).copy_from_slice(operands.x.read(row * operands.stride, columns)) };
-            }
-        }
-        return Ok(());
-    }
-    if let Kind::Store { slots, .. } = op.kind {
-        for (row, place) in positions.iter().enumerate().take(rows) {
-            if let Some(to) = u32::try_from(*place).ok().filter(|&to| to < slots) {
-                // SAFETY: x has that row, and the pool that place.
-                unsafe { y.write(to as usize * columns, columns).copy_from_slice(operands.x.read(row * operands.stride, columns)) };
-            }
-        }
+    let places_of = |to: Places, own: &[i32]| match to {
+        Places::Pages(cache) => rows_in(&cache, rows, args.pages.as_ref().map(|pages| words(pages.slice())).unwrap_or_default()),
+        Places::Slots(slots) => Ok(own.iter().take(rows).map(|&place| u32::try_from(place).ok().filter(|&to| to < slots).map(|to| to as usize)).collect()),
+    };
+    let to = match op.kind {
+        Kind::Append { cache, .. } => Some(Places::Pages(cache)),
+        Kind::Store { slots, .. } => Some(Places::Slots(slots)),
+        _ => None,
+    };
+    if let Some(to) = to {
+        // SAFETY: as this function's contract: the places were checked.
+        unsafe { keep(operands.x, (0, operands.stride), y, columns, &places_of(to, positions)?) };
         return Ok(());
     }
     if let Kind::Glu(activation) = op.kind {
@@ -149,6 +158,12 @@ unsafe fn run<T: Element>(op: &Pointwise, args: &PointwiseArgs<Cpu>) -> Result<(
         unsafe { gates(activation, operands.x, y, [rows, columns]) };
         return Ok(());
     }
+    let frequency = |head_dim: u64, turn: Turn| {
+        move |j: usize| match turn {
+            Turn::Base(bits) => f64::from(f32::from_bits(bits)).powf(-2.0 * j as f64 / head_dim as f64),
+            Turn::Table => f64::from(frequencies[j]),
+        }
+    };
     let piece = (PIECE / columns).max(1);
     (0..rows.div_ceil(piece)).into_par_iter().for_each(|number| {
         with_scratch([columns, columns], |[values, other]| {
@@ -167,11 +182,14 @@ unsafe fn run<T: Element>(op: &Pointwise, args: &PointwiseArgs<Cpu>) -> Result<(
                         }
                         Kind::Rope { head_dim, turn } | Kind::RopeInPlace { head_dim, turn, .. } => {
                             operands.widen(row, values, other);
-                            let frequency = |j: usize| match turn {
-                                Turn::Base(bits) => f64::from(f32::from_bits(bits)).powf(-2.0 * j as f64 / head_dim as f64),
-                                Turn::Table => f64::from(frequencies[j]),
-                            };
-                            rotate(values, head_dim as usize, frequency, positions[row], other);
+                            rotate(values, head_dim as usize, frequency(head_dim, turn), positions[row], other);
+                        }
+                        Kind::Heads(Heads { head_dim, turn, norm, .. }) => {
+                            operands.widen(row, values, other);
+                            if let Some(eps) = norm {
+                                operands.norm_heads(values, head_dim as usize, f32::from_bits(eps), other);
+                            }
+                            rotate(values, head_dim as usize, frequency(head_dim, turn), positions[row], other);
                         }
                         Kind::Embedding { .. } => match usize::try_from(ids[2 + row]) {
                             Ok(id) => operands.widen(id, values, other),
@@ -215,7 +233,26 @@ unsafe fn run<T: Element>(op: &Pointwise, args: &PointwiseArgs<Cpu>) -> Result<(
             }
         });
     });
+    if let (Some(heads), Some(pool)) = (op.heads(), &args.pool) {
+        let own = args.slots.as_ref().map(words).unwrap_or_default();
+        // SAFETY: as this function's contract: the places were checked, and no row is written any more.
+        unsafe { keep(y, (heads.first as usize, operands.stride), View::new(pool), heads.kept as usize, &places_of(heads.to, own)?) };
+    }
     Ok(())
+}
+
+/// Copies `columns` elements of each row of x, which begin at `first` and lie a stride apart, to its place in y. Rows are written one after another, since
+/// two rows may have one place.
+///
+/// # Safety
+/// The operands are held: x has those rows, and y those places.
+unsafe fn keep<T: Element>(x: View<T>, (first, stride): (usize, usize), y: View<T>, columns: usize, places: &[Option<usize>]) {
+    for (row, place) in places.iter().enumerate() {
+        if let Some(to) = place {
+            // SAFETY: as this function's contract.
+            unsafe { y.write(to * columns, columns).copy_from_slice(x.read(row * stride + first, columns)) };
+        }
+    }
 }
 
 /// What gates let through, of rows `[gate | up]`. A long row is cut, so that one row keeps all cores busy.

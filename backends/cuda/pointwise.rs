@@ -1,6 +1,7 @@
 //! The `pointwise` operations of a layer on CUDA.
 
 use crate::backends::cuda::gemm::activation::activation_code;
+use crate::backends::cuda::heads::HEADS;
 use crate::backends::cuda::jit::{Arch, Source, Unit, source};
 use crate::backends::cuda::runtime::pdl::{Appended, InFlightWrites, Pool};
 use crate::backends::cuda::runtime::queue::Queue;
@@ -17,19 +18,21 @@ impl Table for Pointwise {
     const NAMES: &'static [&'static str] = &names::<Self, { VARIANTS.len() }>(&VARIANTS);
 }
 
-const VARIANTS: [Variant<Pointwise>; 1] = [Variant {
+const VARIANTS: [Variant<Pointwise>; 2] = [HEADS, SIMT_KINDS];
+
+const SIMT_KINDS: Variant<Pointwise> = Variant {
     name: "simt",
     label: "pointwise/simt",
     runs_on: RunsOn::From(80),
     tensor_cores: TensorCores::Without("there is no product of matrices"),
-    supports: |_, _| Ok(()),
+    supports: |op, _| if op.heads().is_none() { Ok(()) } else { Err("heads of new tokens have kernels of their own".into()) },
     suits: |_, _| Ok(()),
     configs: None,
     unit: |op, _| plan_unit(op),
     units: |_| units(),
     workspace: |_, _| 0,
     launch,
-}];
+};
 
 params! {
     /// Parameters of every kind of operation.
@@ -241,6 +244,8 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Pointwise>, _workspace: &Slice<C
             (params.kind, params.index) = (9, address_of(args.pages.as_ref().map(|pages| pages.slice())));
             (params.each, params.pages, params.page) = (op.rows / cache.batch.max(1), cache.pages, cache.page);
         }
+        // `supports` refuses them.
+        Kind::Heads(_) => {}
     }
     let writes = match op.kind {
         Kind::Append { cache, .. } => {

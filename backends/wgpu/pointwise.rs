@@ -12,7 +12,7 @@ use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ops::index::{HostIndex, PageShape, PageTable};
-use crate::ops::pointwise::{Kind, Turn};
+use crate::ops::pointwise::{Heads, Kind, Places, Turn};
 use crate::ops::{Activation, Pointwise, PointwiseArgs};
 
 const VARIANTS: &[&str] = &["portable"];
@@ -24,9 +24,12 @@ const MAX_PAIRS: u64 = 1024;
 /// A plan of `pointwise`.
 pub struct Plan {
     op: Pointwise,
-    pipeline: Arc<Pipeline>,
+    /// The pipeline of the operation's own dispatches, where it has any.
+    pipeline: Option<Arc<Pipeline>>,
     /// Rows that one dispatch can bind.
     rows: u64,
+    /// The plans of what follows: heads turn in place, and then go to their pool.
+    then: Vec<Plan>,
 }
 
 /// The `Params` of `norm.wgsl`.
@@ -35,6 +38,8 @@ pub struct Plan {
 struct NormParams {
     columns: u32,
     eps: f32,
+    heads: u32,
+    stride: u32,
 }
 
 /// The `Params` of `rows.wgsl` (columns, first, count) and of `store.wgsl` (columns, stride, slots).
@@ -90,8 +95,9 @@ fn source(dtype: DType, kind: Kind) -> Source {
         Kind::Append { .. } => (9, &[shader!("pointwise/append.wgsl")], "append"),
         Kind::Store { .. } => (10, &[shader!("pointwise/store.wgsl")], "store"),
         Kind::Glu(_) => (11, ROWS, "gates"),
+        Kind::Heads(_) => (12, &[shader!("pointwise/norm.wgsl")], "RMSNorm of heads"),
     };
-    let in_place = matches!(kind, Kind::RopeInPlace { .. });
+    let in_place = matches!(kind, Kind::RopeInPlace { .. } | Kind::Heads(_));
     let mut operands = vec![Operand::read("x", float).when(!in_place), Operand::write("y", float)];
     let mut constants = vec![("KIND", Constant::U32(number))];
     match kind {
@@ -100,6 +106,10 @@ fn source(dtype: DType, kind: Kind) -> Source {
             Operand::read("bias", float).when(matches!(kind, Kind::LayerNorm { .. })),
             Operand::read("residual", float).when(residual),
         ]),
+        Kind::Heads(_) => {
+            let absent = ["bias", "residual"].map(|name| Operand::read(name, float).when(false));
+            operands.extend(std::iter::once(Operand::read("weight", float)).chain(absent));
+        }
         Kind::EmbeddingNorm { .. } | Kind::L2Normalise => operands.extend(["weight", "bias", "residual"].map(|name| Operand::read(name, float).when(false))),
         Kind::Rope { head_dim, turn } | Kind::RopeInPlace { head_dim, turn, .. } => {
             operands.push(Operand::read("positions", Element::I32));
@@ -131,6 +141,7 @@ pub(super) fn sources() -> Vec<Source> {
     let turns = [Turn::base(1e4), Turn::Table];
     kinds.extend(turns.into_iter().flat_map(|turn| [Kind::Rope { head_dim: 128, turn }, Kind::RopeInPlace { head_dim: 128, turn, stride: 384 }]));
     kinds.push(Kind::Store { slots: 1, stride: 1 });
+    kinds.push(Kind::Heads(Heads::new(64, Turn::Table, 64, Places::Slots(1))));
     kinds.extend(Activation::ALL.into_iter().flat_map(|activation| [Kind::Activation(activation), Kind::Glu(activation)]));
     for residual in [false, true] {
         kinds.extend([Kind::RmsNorm { eps, residual }, Kind::LayerNorm { eps, residual }]);
@@ -172,8 +183,19 @@ impl Kernel<Pointwise> for Wgpu {
             }
             _ => {}
         }
-        let pipeline = self.pipeline(&source(op.dtype, op.kind))?;
-        Ok(Plan { op: op.clone(), pipeline, rows })
+        let heads = op.heads();
+        let parts = heads.map(|heads| {
+            let turn = Kind::RopeInPlace { head_dim: heads.head_dim, turn: heads.turn, stride: heads.stride };
+            let keep = match heads.to {
+                Places::Pages(cache) => Kind::Append { cache, stride: heads.stride },
+                Places::Slots(slots) => Kind::Store { slots, stride: heads.stride },
+            };
+            [op.clone().with_kind(turn), op.clone().with_columns(heads.kept).with_kind(keep)]
+        });
+        let then = parts.iter().flatten().map(|part| self.plan(part, None)).collect::<Result<_>>()?;
+        // Heads that are not normed have no dispatch of their own.
+        let pipeline = if heads.is_some_and(|heads| heads.norm.is_none()) { None } else { Some(self.pipeline(&source(op.dtype, op.kind))?) };
+        Ok(Plan { op: op.clone(), pipeline, rows, then })
     }
 
     fn workspace_bytes(_: &Plan) -> u64 {
@@ -184,13 +206,25 @@ impl Kernel<Pointwise> for Wgpu {
         VARIANTS[0]
     }
 
-    unsafe fn launch(&self, queue: &mut Queue, plan: &Plan, _: &Slice<Self>, args: &PointwiseArgs<Self>) -> Result<()> {
+    unsafe fn launch(&self, queue: &mut Queue, plan: &Plan, workspace: &Slice<Self>, args: &PointwiseArgs<Self>) -> Result<()> {
         let op = &plan.op;
         let mut row = 0;
         while row < op.rows {
             let rows = plan.rows.min(op.rows - row);
             self.launch_rows(queue, plan, args, row, rows)?;
             row += rows;
+        }
+        if let (Some(heads), [turn, keep], Some(pool), true) = (op.heads(), &plan.then[..], &args.pool, op.rows > 0) {
+            let first = heads.first * op.dtype.size();
+            let kept = part(&args.y, first, args.y.len - first);
+            let frequencies = args.frequencies.clone();
+            let turned = PointwiseArgs { positions: args.positions.clone(), frequencies, ..PointwiseArgs::new(args.y.clone(), args.y.clone()) };
+            let kept = PointwiseArgs { positions: args.slots.clone(), pages: args.pages.clone(), ..PointwiseArgs::new(kept, pool.clone()) };
+            // SAFETY: the parts are within the operands of the whole, which `check` accepted.
+            unsafe {
+                Kernel::<Pointwise>::launch(self, queue, turn, workspace, &turned)?;
+                Kernel::<Pointwise>::launch(self, queue, keep, workspace, &kept)?;
+            }
         }
         Ok(())
     }
@@ -199,7 +233,7 @@ impl Kernel<Pointwise> for Wgpu {
 impl Wgpu {
     /// Rows `row..row + rows` of y.
     fn launch_rows(&self, queue: &mut Queue, plan: &Plan, args: &PointwiseArgs<Self>, row: u64, rows: u64) -> Result<()> {
-        let op = &plan.op;
+        let (op, Some(pipeline)) = (&plan.op, &plan.pipeline) else { return Ok(()) };
         let (row_bytes, columns_bytes) = (op.stride() * op.dtype.size(), op.columns * op.dtype.size());
         let of = |slice: &Slice<Self>| part(slice, row * row_bytes, (rows - 1) * row_bytes + columns_bytes);
         let words = |slice: &Slice<Self>, at: u64, count: u64| part(slice, at * 4, count * 4);
@@ -215,7 +249,18 @@ impl Wgpu {
             Kind::RmsNorm { .. } | Kind::LayerNorm { .. } | Kind::EmbeddingNorm { .. } | Kind::L2Normalise => {
                 let eps = if let Kind::RmsNorm { eps, .. } | Kind::LayerNorm { eps, .. } = op.kind { f32::from_bits(eps) } else { 0.0 };
                 let (x, weight, bias) = (of(&args.x), args.weight.as_ref(), args.bias.as_ref());
-                queue.dispatch(self, &plan.pipeline, &[Some(&x), Some(&y), weight, bias, residual.as_ref()], &NormParams { columns, eps }, rows)
+                queue.dispatch(
+                    self,
+                    pipeline,
+                    &[Some(&x), Some(&y), weight, bias, residual.as_ref()],
+                    &NormParams { columns, eps, heads: 1, stride: columns },
+                    rows,
+                )
+            }
+            Kind::Heads(Heads { head_dim, norm, stride, .. }) => {
+                let heads = op.columns / head_dim;
+                let params = NormParams { columns: head_dim as u32, eps: f32::from_bits(norm.unwrap_or(0)), heads: heads as u32, stride: stride as u32 };
+                queue.dispatch(self, pipeline, &[None, Some(&y), args.weight.as_ref(), None, None], &params, rows * heads)
             }
             Kind::Rope { head_dim, .. } | Kind::RopeInPlace { head_dim, .. } => {
                 let x = matches!(op.kind, Kind::Rope { .. }).then(|| of(&args.x));
@@ -223,17 +268,17 @@ impl Wgpu {
                 let pairs = rows * op.columns / 2;
                 let operands = [x.as_ref(), Some(&y), positions.as_ref(), args.frequencies.as_ref()];
                 let params = RopeParams([pairs as u32, columns, head_dim as u32, op.stride() as u32]);
-                queue.dispatch(self, &plan.pipeline, &operands[..if args.frequencies.is_some() { 4 } else { 3 }], &params, pairs.div_ceil(WIDTH))
+                queue.dispatch(self, pipeline, &operands[..if args.frequencies.is_some() { 4 } else { 3 }], &params, pairs.div_ceil(WIDTH))
             }
             Kind::Append { cache, stride } => {
                 let x = of(&args.x);
                 let [each, batch, pages, page] = [op.rows / cache.batch, cache.batch, cache.pages, cache.page].map(|count| count as u32);
                 let params = AppendParams([columns, stride as u32, row as u32, each, batch, pages, page]);
-                queue.dispatch(self, &plan.pipeline, &[Some(&x), Some(&y), args.pages.as_ref().map(|pages| pages.slice())], &params, row_groups)
+                queue.dispatch(self, pipeline, &[Some(&x), Some(&y), args.pages.as_ref().map(|pages| pages.slice())], &params, row_groups)
             }
             Kind::Store { slots, stride } => {
                 let (x, places) = (of(&args.x), args.positions.as_ref().map(|slice| words(slice, row, rows)));
-                queue.dispatch(self, &plan.pipeline, &[Some(&x), Some(&y), places.as_ref()], &Params([columns, stride as u32, slots]), row_groups)
+                queue.dispatch(self, pipeline, &[Some(&x), Some(&y), places.as_ref()], &Params([columns, stride as u32, slots]), row_groups)
             }
             Kind::Glu(_) => {
                 let most = self.window_bytes() / op.dtype.size();
@@ -243,17 +288,17 @@ impl Wgpu {
                     let [gate, up] = [0, columns_bytes].map(|at| part(&args.x, row * row_bytes + at + start, (rows - 1) * row_bytes + bytes));
                     let y = part(&args.y, row * columns_bytes + start, (rows - 1) * columns_bytes + bytes);
                     let groups = rows * count.div_ceil(WIDTH);
-                    queue.dispatch(self, &plan.pipeline, &[Some(&gate), Some(&y), None, Some(&up)], &Params([count as u32, 0, 0]), groups)?;
+                    queue.dispatch(self, pipeline, &[Some(&gate), Some(&y), None, Some(&up)], &Params([count as u32, 0, 0]), groups)?;
                 }
                 Ok(())
             }
             Kind::Add | Kind::Activation(_) => {
                 let x = of(&args.x);
-                queue.dispatch(self, &plan.pipeline, &[Some(&x), Some(&y), None, residual.as_ref()], &Params([columns, 0, 0]), row_groups)
+                queue.dispatch(self, pipeline, &[Some(&x), Some(&y), None, residual.as_ref()], &Params([columns, 0, 0]), row_groups)
             }
             Kind::MeanPool(_) => {
                 let starts = args.sequences.as_ref().map(|index| words(index.slice(), row, rows + 1));
-                queue.dispatch(self, &plan.pipeline, &[Some(&args.x), Some(&y), starts.as_ref(), None], &Params([columns, 0, 0]), row_groups)
+                queue.dispatch(self, pipeline, &[Some(&args.x), Some(&y), starts.as_ref(), None], &Params([columns, 0, 0]), row_groups)
             }
             Kind::Embedding { vocabulary } => {
                 // The ids lie two words in; see `TokenAdapters`.
@@ -264,7 +309,7 @@ impl Wgpu {
                     let count = plan.rows.min(u64::from(vocabulary) - first);
                     let x = part(&args.x, first * row_bytes, count * row_bytes);
                     let params = Params([columns, first as u32, count as u32]);
-                    queue.dispatch(self, &plan.pipeline, &[Some(&x), Some(&y), ids.as_ref(), None], &params, row_groups)?;
+                    queue.dispatch(self, pipeline, &[Some(&x), Some(&y), ids.as_ref(), None], &params, row_groups)?;
                     first += count;
                     if first >= u64::from(vocabulary) {
                         return Ok(());

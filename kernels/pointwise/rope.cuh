@@ -1,38 +1,11 @@
-// Rotary positions: the halves of each head turned against each other. The angle is taken in f64, and in half turns: at
-// position 100,000 an f32 angle is off by 0.004, and the f32 sine of a large angle needs local memory.
+// Rotary positions: the halves of each head turned against each other.
 #pragma once
 
 #include "ptx/grid.cuh"
+#include "pointwise/angle.cuh"
 #include "pointwise/lines.cuh"
 
 constexpr int ROPE_THREADS = 256;
-
-// Half turns from one position to the next, of pair `j` of a head.
-__device__ __forceinline__ f64 half_turns(const PointwiseParams &p, u64 j) {
-    if (p.frequencies) {
-        return f64(p.frequencies[j]) * 0.3183098861837907;
-    }
-    return exp2(-2.0 * f64(j) / f64(p.head_dim) * p.log2_base) * 0.3183098861837907;
-}
-
-__device__ __forceinline__ void sine_cosine(f64 turns, f32 *sine, f32 *cosine) {
-    sincospif(f32(turns - 2.0 * rint(0.5 * turns)), sine, cosine);
-}
-
-// Any size and place: a block a row. In place: a thread reads both elements of a pair before it writes them.
-__device__ __forceinline__ void rotate(const PointwiseParams &p, u64 row) {
-    u64 start = row * p.stride, half = p.head_dim / 2;
-    f64 position = p.index[row];
-    for (u64 j = threadIdx.x; j < half; j += ROPE_THREADS) {
-        f32 sine, cosine;
-        sine_cosine(position * half_turns(p, j), &sine, &cosine);
-        for (u64 head = start; head < start + p.columns; head += p.head_dim) {
-            f32 a = widen(p.x[head + j]), b = widen(p.x[head + half + j]);
-            p.y[head + j] = narrow<element>(a * cosine - b * sine);
-            p.y[head + half + j] = narrow<element>(b * cosine + a * sine);
-        }
-    }
-}
 
 // Half a head a multiple of whole lines and at most ROPE_THREADS pairs, rows on whole lines. A block takes a row: its first
 // threads make the row's sines, then all turn its heads.

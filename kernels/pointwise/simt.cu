@@ -6,9 +6,9 @@
 // is no product of matrices here, so nothing for tensor cores.
 
 #include "tile/reduce.cuh"
+#include "pointwise/angle.cuh"
 #include "pointwise/append.cuh"
 #include "pointwise/kind.cuh"
-#include "pointwise/rope.cuh"
 
 constexpr int THREADS = 256;
 
@@ -67,7 +67,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) pointwise_simt(const Point
             normalise(p, row, scratch);
             break;
         case ROPE:
-            rotate(p, row);
+            turn_row<THREADS>(p, p.index[row], p.x + row * p.stride, p.y + row * p.stride);
             break;
         case EMBEDDING: {
             // Words: two counts, then the ids.

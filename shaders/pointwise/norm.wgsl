@@ -2,10 +2,14 @@
 //   KIND 0  RMSNorm    z / √(mean(z²) + eps) · weight
 //   KIND 1  LayerNorm  (z − mean(z)) / √(mean((z − mean(z))²) + eps) · weight + bias
 //   KIND 2  L2         z / max(‖z‖₂, 1e-12)
+//   KIND 12 RMSNorm    of each head of y, where it is: `heads` of `columns` elements from each row's start, rows `stride` elements apart
 
 struct Params {
     columns: u32,
     eps: f32,
+    // 1 but for KIND 12, as the stride is `columns`.
+    heads: u32,
+    stride: u32,
 }
 
 const WIDTH = 256u;
@@ -27,6 +31,9 @@ fn reduce(value: f32, lane: u32) -> f32 {
 }
 
 fn z(at: u32) -> f32 {
+    if (KIND == 12u) {
+        return load_y(at);
+    }
     return load_x(at) + load_residual(at);
 }
 
@@ -41,7 +48,8 @@ fn main(
         return;
     }
     let columns = launch.params.columns;
-    let start = row * columns;
+    let head = row % launch.params.heads * columns;
+    let start = row / launch.params.heads * launch.params.stride + head;
 
     var center = 0.0;
     if (KIND == 1u) {
@@ -67,7 +75,7 @@ fn main(
     } else {
         let deviation = sqrt(total / f32(columns) + launch.params.eps);
         for (var j = lane; j < columns; j += WIDTH) {
-            store_y(start + j, (z(start + j) - center) / deviation * load_weight(j) + load_bias(j));
+            store_y(start + j, (z(start + j) - center) / deviation * load_weight(head + j) + load_bias(j));
         }
     }
 }

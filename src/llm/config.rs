@@ -195,7 +195,7 @@ impl Config {
     /// Whether q, k and v lie apart, each in rows of its own.
     pub fn apart(&self) -> bool {
         let factored = |layer| self.projections(layer)[..3].iter().any(|(path, _)| self.ranks.get(path).is_some());
-        self.head_norm || (!self.ranks.is_empty() && (0..self.layers).any(factored))
+        !self.ranks.is_empty() && (0..self.layers).any(factored)
     }
 
     /// The module paths of a layer's seven projections, and `[d_out, d_in]` of each.

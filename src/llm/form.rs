@@ -26,6 +26,10 @@ pub struct Form {
     pub latent: bool,
     pub bias: bool,
     pub residual: bool,
+    /// The eps of the norm of what the projections read, as the bits of an f32, where there is one.
+    pub norm: Option<u32>,
+    /// Whether the projections are a gate and what it lets through.
+    pub gated: bool,
 }
 
 /// A product of a [`Form`].
@@ -71,7 +75,8 @@ impl Form {
         let fill = dtype.row_stride(projections.iter().filter_map(|(path, _)| config.fill(path)).map(Fill::rows).sum());
         let whole = !apart && parts.iter().all(|part| part.rank.is_none());
         let parts = if whole { vec![Part { d_out: parts.iter().map(|part| part.d_out).sum(), rank: None, room: 0 }] } else { parts };
-        Self { d_in, parts, fill, latent, bias, residual }
+        let norm = [QKV, GATE_UP].contains(&group).then(|| config.norm_eps.to_bits());
+        Self { d_in, parts, fill, latent, bias, residual, norm, gated: group == GATE_UP }
     }
 
     /// Columns between the factors of all parts, side by side.

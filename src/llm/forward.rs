@@ -12,7 +12,7 @@ use crate::backend::Backend;
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::ops::{AttentionArgs, FusedMlpArgs, PointwiseArgs};
+use crate::ops::{AttentionArgs, FusedMlpArgs, LinearArgs, PointwiseArgs};
 use crate::session::Session;
 
 /// A callback that sees what some projections of a layer read: the layer, the first of the projections by its number in
@@ -90,23 +90,21 @@ impl<D: Backend> Pass<'_, D> {
         let (hidden, query) = (self.config.hidden, self.config.query());
         let [state, normed, middle] = [&self.arena.state, &self.arena.normed, &self.arena.middle].map(|slice| self.rows(slice, hidden));
         let (state, normed, middle) = (state?, normed?, middle?);
-        self.session.run(&self.plans.norm, &norm(&state, &block.norms[0], &normed))?;
-        self.show(watch, layer, QKV.start, &normed)?;
+        let own = plans.normed.filter(|_| self.deltas.is_none() && watch.is_none()).map(|normed| normed.qkv);
+        if own.is_none() {
+            self.session.run(&self.plans.norm, &norm(&state, &block.norms[0], &normed))?;
+            self.show(watch, layer, QKV.start, &normed)?;
+        }
         let at = (layer, plans.qkv);
-        let (q, fresh) = if self.plans.apart { self.apart(at, weights, block, &normed)? } else { self.together(at, weights, block, &normed)? };
-        let slots = self.words(&self.arena.slots)?;
+        let q =
+            if self.plans.apart { self.apart(at, weights, block, &normed, pool)? } else { self.together((at, own), weights, block, [&state, &normed], pool)? };
         if let Some(latent) = &self.plans.latent {
-            latent.make(self.session, layer, block, (&self.arena.between, slots.clone()), pool)?;
+            latent.make(self.session, layer, block, (&self.arena.between, self.words(&self.arena.slots)?), pool)?;
             if let (Some(deltas), Some((filled, stride))) = (&mut self.deltas, latent.filled(layer, pool)?) {
                 let key = self.config.key();
                 deltas.add_gathered(self.session, layer, (&filled, stride), &[(Projection::Key, &pool.k, key), (Projection::Value, &pool.v, key)])?;
             }
             latent.turn(self.session, layer, (block, &weights.frequencies), pool)?;
-        }
-        for (new, to) in fresh.into_iter().zip(&pool.written) {
-            let to_slots = self.plans.appended.is_none().then(|| slots.clone());
-            let args = PointwiseArgs { positions: to_slots, pages: self.plans.appended.clone(), ..PointwiseArgs::new(new, to.clone()) };
-            self.session.run(self.plans.store.as_ref().ok_or_else(unplanned)?, &args)?;
         }
         let attended = self.rows(&self.arena.attended, query)?;
         let index = self.plans.tables.clone();
@@ -116,27 +114,50 @@ impl<D: Backend> Pass<'_, D> {
         self.add((layer, plans.output), (&attended, query), [(Projection::Output, &middle, hidden)])
     }
 
-    /// Rows `[q | k | v]` of one product, q and k turned in place: q, and rows that begin with k.
-    fn together(&mut self, (layer, qkv): (usize, usize), weights: &Placed<D>, block: &Block<D>, x: &Slice<D>) -> Result<(Slice<D>, Vec<Slice<D>>)> {
+    /// The product of that number of `x`, which is normed on the way.
+    fn normed(&mut self, number: usize, weights: &Group<D>, (x, weight): (&Slice<D>, &Slice<D>), y: &Slice<D>) -> Result<()> {
+        let by = weights.parts.first().ok_or_else(unplanned)?;
+        let args = LinearArgs { bias: by.bias.clone(), input_norm: Some(weight.clone()), ..LinearArgs::new(x.clone(), by.weight.clone(), y.clone()) };
+        self.session.run(self.plans.normed(number)?, &args)
+    }
+
+    /// Rows `[q | k | v]` of one product, of the state itself where it is normed on the way, else of what is normed; q and k turned in place, k and v in
+    /// the pool: rows that begin with q.
+    fn together(
+        &mut self,
+        ((layer, qkv), own): ((usize, usize), Option<usize>),
+        weights: &Placed<D>,
+        block: &Block<D>,
+        [state, x]: [&Slice<D>; 2],
+        pool: &Pool<D>,
+    ) -> Result<Slice<D>> {
         let (query, key, size) = (self.config.query(), self.config.key(), self.dtype.size());
         let all = query + 2 * key;
         let rows = self.rows(&self.arena.rows, all)?;
-        self.products(qkv, &block.qkv, x, None, std::slice::from_ref(&rows))?;
+        match own {
+            Some(number) => self.normed(number, &block.qkv, (state, &block.norms[0]), &rows)?,
+            None => self.products(qkv, &block.qkv, x, None, std::slice::from_ref(&rows))?,
+        }
         let from = |column: u64| part(&rows, column * size, rows.len - column * size);
         let (k, v) = (from(query)?, from(query + key)?);
         let targets = [(Projection::Query, &rows, all), (Projection::Key, &k, all), (Projection::Value, &v, all)];
         self.add((layer, qkv), (x, self.config.hidden), targets)?;
-        let positions = self.words(&self.arena.positions)?;
-        for plan in &self.plans.rope {
-            let frequencies = weights.frequencies.clone();
-            self.session.run(plan, &PointwiseArgs { frequencies, ..PointwiseArgs::rope_in_place(rows.clone(), positions.clone()) })?;
-        }
-        Ok((rows, vec![k]))
+        self.keep((rows.clone(), block.head_norms.clone()), weights, pool.written.first())?;
+        Ok(rows)
     }
 
-    /// Products of q, k and v, each packed, the heads of q and k normed where they are, and turned: q, and then k and v. Where pages hold latents, there
-    /// are those of k and v between the factors, and q alone is made.
-    fn apart(&mut self, (layer, qkv): (usize, usize), weights: &Placed<D>, block: &Block<D>, x: &Slice<D>) -> Result<(Slice<D>, Vec<Slice<D>>)> {
+    /// Turns the heads of `rows`, normed where they have a norm, and keeps of them what goes to `pool`.
+    fn keep(&mut self, (rows, weight): (Slice<D>, Option<Slice<D>>), weights: &Placed<D>, pool: Option<&Slice<D>>) -> Result<()> {
+        let slots = if self.plans.appended.is_none() { Some(self.words(&self.arena.slots)?) } else { None };
+        let (pages, pool, frequencies) = (self.plans.appended.clone(), pool.cloned(), weights.frequencies.clone());
+        let turned = PointwiseArgs::rope_in_place(rows, self.words(&self.arena.positions)?);
+        let plan = self.plans.heads.as_ref().ok_or_else(unplanned)?;
+        self.session.run(plan, &PointwiseArgs { weight, frequencies, pages, slots, pool, ..turned })
+    }
+
+    /// Products of q, k and v, each packed, the heads of q and k normed where they are, and turned, k and v in their pools: q. Where pages hold latents,
+    /// there are those of k and v between the factors, and q alone is made.
+    fn apart(&mut self, (layer, qkv): (usize, usize), weights: &Placed<D>, block: &Block<D>, x: &Slice<D>, pool: &Pool<D>) -> Result<Slice<D>> {
         let (query, key, size) = (self.config.query(), self.config.key(), self.dtype.size());
         let count = self.plans.shape.rows as u64;
         let mut made = Vec::new();
@@ -152,23 +173,26 @@ impl<D: Backend> Pass<'_, D> {
         } else if let [q, k, v] = &made[..] {
             let targets = [(Projection::Query, q, query), (Projection::Key, k, key), (Projection::Value, v, key)];
             self.add((layer, qkv), (x, self.config.hidden), targets)?;
+            let weight = block.head_norms.as_ref().map(|norms| part(norms, query * size, key * size)).transpose()?;
+            self.keep((k.clone(), weight), weights, pool.written.first())?;
+            let to_slots = if self.plans.appended.is_none() { Some(self.words(&self.arena.slots)?) } else { None };
+            let (plan, to) = (self.plans.store.as_ref().ok_or_else(unplanned)?, pool.written.get(1).ok_or_else(unplanned)?);
+            let args = PointwiseArgs { positions: to_slots, pages: self.plans.appended.clone(), ..PointwiseArgs::new(v.clone(), to.clone()) };
+            self.session.run(plan, &args)?;
         }
-        let positions = self.words(&self.arena.positions)?;
-        let frequencies = &weights.frequencies;
-        for (at, (rows, turn)) in made.iter().zip(&self.plans.rope).enumerate() {
-            let (positions, frequencies) = (positions.clone(), frequencies.clone());
-            let args = match (&self.plans.head_norms, &block.head_norms) {
-                (Some(plans), Some(weights)) => {
-                    let normed = part(&self.arena.turned, 0, rows.len)?;
-                    self.session.run(&plans[at], &norm(rows, &weights[at], &normed))?;
-                    PointwiseArgs { positions: Some(positions), ..PointwiseArgs::new(normed, rows.clone()) }
-                }
-                _ => PointwiseArgs::rope_in_place(rows.clone(), positions),
-            };
-            self.session.run(turn, &PointwiseArgs { frequencies, ..args })?;
-        }
-        let fresh = made.split_off(1);
-        Ok((made.remove(0), fresh))
+        let q = made.swap_remove(0);
+        let (positions, frequencies) = (self.words(&self.arena.positions)?, weights.frequencies.clone());
+        let args = match (&self.plans.head_norm, &block.head_norms) {
+            (Some(plan), Some(weights)) => {
+                let normed = part(&self.arena.turned, 0, q.len)?;
+                let weight = part(weights, 0, self.config.head_dim * size)?;
+                self.session.run(plan, &norm(&q, &weight, &normed))?;
+                PointwiseArgs { positions: Some(positions), ..PointwiseArgs::new(normed, q.clone()) }
+            }
+            _ => PointwiseArgs::rope_in_place(q.clone(), positions),
+        };
+        self.session.run(self.plans.rope.as_ref().ok_or_else(unplanned)?, &PointwiseArgs { frequencies, ..args })?;
+        Ok(q)
     }
 
     /// As much of `slice` as a word for each row takes.
@@ -181,6 +205,11 @@ impl<D: Backend> Pass<'_, D> {
         let (hidden, wide, size) = (self.config.hidden, self.config.intermediate, self.dtype.size());
         let [state, normed, middle] = [&self.arena.state, &self.arena.normed, &self.arena.middle].map(|slice| self.rows(slice, hidden));
         let (state, normed, middle) = (state?, normed?, middle?);
+        if let Some(own) = plans.normed.filter(|_| self.deltas.is_none() && watch.is_none()) {
+            let inner = self.rows(&self.arena.inner, wide)?;
+            self.normed(own.gate_up, &block.gate_up, (&middle, &block.norms[1]), &inner)?;
+            return self.products(own.down, &block.down, &inner, Some(&middle), std::slice::from_ref(&state));
+        }
         self.session.run(&self.plans.norm, &norm(&middle, &block.norms[1], &normed))?;
         self.show(watch, layer, GATE_UP.start, &normed)?;
         let gate_up = &block.gate_up;

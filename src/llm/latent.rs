@@ -158,9 +158,11 @@ impl<D: Backend> Latent<D> {
         let (way, size) = (self.way(layer)?, self.dtype.size());
         let keys = part(&pool.k, 0, self.keys * way.products[0].op().d_out * size)?;
         let mut from = keys.clone();
-        if let (Some(plan), Some([_, weight]), Some(gathered)) = (&self.norm, &block.head_norms, &pool.gathered) {
+        if let (Some(plan), Some(weights), Some(gathered)) = (&self.norm, &block.head_norms, &pool.gathered) {
             from = part(gathered, 0, keys.len)?;
-            session.run(plan, &PointwiseArgs { weight: Some(weight.clone()), ..PointwiseArgs::new(keys.clone(), from.clone()) })?;
+            // The heads of k are the last.
+            let head = plan.op().columns * size;
+            session.run(plan, &PointwiseArgs { weight: Some(part(weights, weights.len - head, head)?), ..PointwiseArgs::new(keys.clone(), from.clone()) })?;
         }
         let (positions, frequencies) = (Some(self.positions.clone()), frequencies.clone());
         session.run(&self.turn, &PointwiseArgs { positions, frequencies, ..PointwiseArgs::new(from, keys) })

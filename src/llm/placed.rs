@@ -40,8 +40,8 @@ pub struct Block<D: Device> {
     pub gate_up: Group<D>,
     /// The last product of the MLP.
     pub down: Group<D>,
-    /// The norms of a head of q and of k, where the family has them.
-    pub head_norms: Option<[Slice<D>; 2]>,
+    /// The norms of the heads of q and then of k, one after another, where the family has them.
+    pub head_norms: Option<Slice<D>>,
 }
 
 struct Reader<'a> {
@@ -162,8 +162,10 @@ impl<D: Backend> Placed<D> {
                 let form = Form::of(config, dtype, layer, group.clone());
                 reader.group(session, config, &projections[group], &form)
             });
-            let mut head_norm = |name: &str| reader.vector(session, of(name), config.head_dim);
-            let head_norms = if config.head_norm { Some([head_norm("self_attn.q_norm")?, head_norm("self_attn.k_norm")?]) } else { None };
+            let head = |name: &str, count: u64| std::iter::repeat_n((of(name), config.head_dim), count as usize);
+            let heads: Vec<_> = head("self_attn.q_norm", config.heads).chain(head("self_attn.k_norm", config.kv_heads)).collect();
+            let columns = config.query() + config.key();
+            let head_norms = if config.head_norm { Some(reader.stacked(session, &heads, None, columns)?) } else { None };
             Ok(Block { norms, qkv: qkv?, output: output?, gate_up: gate_up?, down: down?, head_norms })
         });
         let blocks = blocks.collect::<Result<Vec<_>>>()?;

@@ -6,7 +6,7 @@ use super::config::Config;
 use super::form::{DOWN, Form, GATE_UP, OUTPUT, QKV};
 use super::latent::Latent;
 use super::layout::{Gathered, Layout};
-use super::products::Products;
+use super::products::{MOST_NORMED, Products, normed};
 use super::rope::Scaling;
 use super::shape::{PoolShape, Queries, Shape};
 use crate::backend::Backend;
@@ -15,8 +15,8 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ops::attention::{AttentionIndex, Scale, Strides};
 use crate::ops::index::{Index, PageTable, TokenAdapters};
-use crate::ops::pointwise::{Kind, Turn};
-use crate::ops::{Activation, Attention, FusedMlp, Pointwise};
+use crate::ops::pointwise::{Heads, Kind, Places, Turn};
+use crate::ops::{Activation, Attention, FusedMlp, Linear, Pointwise};
 use crate::session::{Plan, Session};
 
 /// Memory that all passes use in turn.
@@ -27,7 +27,7 @@ pub struct Arena<D: Device> {
     pub normed: Slice<D>,
     /// Rows `[q | k | v]`; where they lie apart, all q first, then all k, then all v.
     pub rows: Slice<D>,
-    /// What the norm of heads and then rotary positions make of q or k.
+    /// What the norm of heads makes of q, where it lies apart.
     pub turned: Slice<D>,
     /// The result of attention, `[rows, heads · head_dim]`.
     pub attended: Slice<D>,
@@ -63,10 +63,10 @@ impl<D: Backend> Arena<D> {
             middle: room(config.hidden)?,
             normed: room(config.hidden)?,
             rows: room(config.query() + 2 * config.key())?,
-            turned: room(if config.head_norm { config.query() } else { 0 })?,
+            turned: room(if config.head_norm && config.apart() { config.query() } else { 0 })?,
             attended: room(config.query())?,
             wide: room(2 * wide)?,
-            inner: room(wide)?,
+            inner: session.alloc(if split { rows } else { rows.min(MOST_NORMED) } as u64 * config.intermediate * dtype.size())?,
             between: room(between)?,
             positions: session.alloc(rows as u64 * 4)?,
             slots: session.alloc(rows as u64 * 4)?,
@@ -84,20 +84,22 @@ pub struct Plans<D: Backend> {
     pub tables: AttentionIndex<D>,
     pub embedding: Plan<Pointwise, D>,
     pub norm: Plan<Pointwise, D>,
-    /// The norms of heads, of q and of k.
-    pub head_norms: Option<[Plan<Pointwise, D>; 2]>,
-    /// Rotary positions of both in place, or of q and of k where they lie apart.
-    pub rope: Vec<Plan<Pointwise, D>>,
-    /// The way of k and v into the pool, together, or of either: to slots of their own, or where each sequence has one row, to its end. Latents have
-    /// their own.
+    /// The norm of the heads of q, and their rotary positions, where q lies apart.
+    pub head_norm: Option<Plan<Pointwise, D>>,
+    pub rope: Option<Plan<Pointwise, D>>,
+    /// Rotary positions of q and k, or of k where it lies apart, and the way of k and v, or of k, into the pool: to slots of their own, or where each
+    /// sequence has one row, to its end. Latents have their own.
+    pub heads: Option<Plan<Pointwise, D>>,
+    /// The way of v, where it lies apart.
     pub store: Option<Plan<Pointwise, D>>,
     /// How keys and values are made, where the pool holds latents.
     pub latent: Option<Latent<D>>,
     /// The pages at whose end rows are appended. What attention reads before them needs no wait.
     pub appended: Option<Index<PageTable, D>>,
     pub attention: Plan<Attention, D>,
-    /// Products, without those that are equal.
+    /// Products, without those that are equal, and those of rows that are normed on the way.
     products: Vec<Products<D>>,
+    normed: Vec<Plan<Linear, D>>,
     /// The MLP as one operation, where some layer's is.
     pub fused: Option<Plan<FusedMlp, D>>,
     /// What a gate lets through, of rows `[gate | up]`, and of all gates before all that they let through.
@@ -115,6 +117,17 @@ pub struct LayerPlans {
     pub output: usize,
     /// The products of an MLP that is more than one operation.
     pub mlp: Option<SplitMlp>,
+    /// The products of a pass without adapters, in which no norm is an operation of its own.
+    pub normed: Option<NormedPlans>,
+}
+
+/// The products of one layer on rows that are normed on the way, by their numbers in [`Plans::normed`], and the MLP's last one by that in
+/// [`Plans::products`].
+#[derive(Clone, Copy)]
+pub struct NormedPlans {
+    pub qkv: usize,
+    pub gate_up: usize,
+    pub down: usize,
 }
 
 /// An MLP in three operations, between which adapters may add their part.
@@ -134,6 +147,9 @@ struct Planned<'a, D: Backend> {
     batch_invariant: bool,
     numbers: HashMap<Form, usize>,
     all: Vec<Products<D>>,
+    /// The numbers of products of rows that are normed on the way, where the backend has them.
+    norming: HashMap<Form, Option<usize>>,
+    normed: Vec<Plan<Linear, D>>,
 }
 
 impl<D: Backend> Planned<'_, D> {
@@ -146,14 +162,33 @@ impl<D: Backend> Planned<'_, D> {
         Ok(self.all.len() - 1)
     }
 
+    /// The number of a product of rows that are normed on the way, where there is one.
+    fn normed(&mut self, form: &Form) -> Result<Option<usize>> {
+        if let Some(&number) = self.norming.get(form) {
+            return Ok(number);
+        }
+        let few = self.rows <= MOST_NORMED as u64 && !self.batch_invariant;
+        let plan = if few { normed(self.session, form, self.dtype, self.rows)? } else { None };
+        let number = plan.map(|plan| {
+            self.normed.push(plan);
+            self.normed.len() - 1
+        });
+        self.norming.insert(form.clone(), number);
+        Ok(number)
+    }
+
     /// Plans the products of a layer. `split` says that adapters may come between the products of its MLP.
     fn layer(&mut self, config: &Config, layer: usize, split: bool) -> Result<LayerPlans> {
         let [qkv, output, gate_up, down] = [QKV, OUTPUT, GATE_UP, DOWN].map(|group| Form::of(config, self.dtype, layer, group));
+        let normed = match (self.normed(&qkv)?, self.normed(&gate_up)?) {
+            (Some(qkv), Some(gate_up)) => Some(NormedPlans { qkv, gate_up, down: self.number(down.clone())? }),
+            _ => None,
+        };
         let (qkv, output) = (self.number(qkv)?, self.number(output)?);
         let apart = gate_up.between() > 0;
         let split = split || apart || down.between() > 0;
         let mlp = if split { Some(SplitMlp { gate_up: self.number(gate_up)?, apart, down: self.number(down)? }) } else { None };
-        Ok(LayerPlans { qkv, output, mlp })
+        Ok(LayerPlans { qkv, output, mlp, normed })
     }
 }
 
@@ -168,19 +203,17 @@ impl<D: Backend> Plans<D> {
         let all = query + 2 * key;
         let norm = |rows: u64, columns: u64| Pointwise::new(dtype, rows, columns, Kind::RmsNorm { eps: config.norm_eps.to_bits(), residual: false });
         let way = if config.scaling == Scaling::None { Turn::base(config.rope_base) } else { Turn::Table };
-        let turn = |columns: u64| Pointwise::new(dtype, n, columns, Kind::Rope { head_dim: d, turn: way });
-        let turn_in_place = |columns: u64, stride: u64| Pointwise::new(dtype, n, columns, Kind::RopeInPlace { head_dim: d, turn: way, stride });
         let apart = config.apart();
         let layout = Layout::spare(&shape);
-        let (columns, stride) = if apart { (key, key) } else { (2 * key, all) };
         let slots = pools.tokens()?;
         let wide = config.intermediate;
         let batch_invariant = shape.batch_invariant;
         // An MLP in one operation has no such promise.
         let split = split || batch_invariant;
-        let mut planned = Planned { session, dtype, rows: n, batch_invariant, numbers: HashMap::new(), all: Vec::new() };
+        let mut planned =
+            Planned { session, dtype, rows: n, batch_invariant, numbers: HashMap::new(), all: Vec::new(), norming: HashMap::new(), normed: Vec::new() };
         let layers = (0..config.layers).map(|layer| planned.layer(config, layer, split)).collect::<Result<Vec<_>>>()?;
-        let products = planned.all;
+        let (products, normed) = (planned.all, planned.normed);
         let fused = if layers.iter().any(|layer| layer.mlp.is_none()) {
             let mlp = FusedMlp::new(dtype, [n, hidden, wide, hidden], Activation::Silu).with_padded_weights();
             Some(session.plan(FusedMlp { gated: true, residual: true, ..mlp })?)
@@ -200,7 +233,18 @@ impl<D: Backend> Plans<D> {
             AttentionIndex::Paged(pages) if shape.rows == shape.sequences && latent.is_none() => Some(pages.clone()),
             _ => None,
         };
-        let store = if appended.is_some() { Kind::Append { cache: pools.even(&shape), stride } } else { Kind::Store { slots, stride } };
+        let (to, store) = match &appended {
+            Some(_) => (Places::Pages(pools.even(&shape)), Kind::Append { cache: pools.even(&shape), stride: key }),
+            None => (Places::Slots(slots), Kind::Store { slots, stride: key }),
+        };
+        let head_norm = config.head_norm.then(|| config.norm_eps.to_bits());
+        let (columns, heads) = match apart {
+            true => (key, Heads::new(d, way, key, to)),
+            false => (query + key, Heads::new(d, way, all, to).with_first(query).with_kept(2 * key)),
+        };
+        let heads = Pointwise::new(dtype, n, columns, Kind::Heads(heads.with_norm(head_norm)));
+        let turn = if config.head_norm { Kind::Rope { head_dim: d, turn: way } } else { Kind::RopeInPlace { head_dim: d, turn: way, stride: query } };
+        let plan_if = |session: &Session<D>, wanted: bool, op: Pointwise| if wanted { session.plan(op).map(Some) } else { Ok(None) };
         Ok(Self {
             shape,
             ids: session.index(&layout.ids(config.vocabulary)?)?,
@@ -208,16 +252,14 @@ impl<D: Backend> Plans<D> {
             appended,
             embedding: session.plan(Pointwise::new(dtype, n, hidden, Kind::Embedding { vocabulary: config.vocabulary }))?,
             norm: session.plan(norm(n, hidden))?,
-            head_norms: if config.head_norm { Some([session.plan(norm(n * config.heads, d))?, session.plan(norm(n * config.kv_heads, d))?]) } else { None },
-            rope: match (config.head_norm, apart) {
-                (true, _) => vec![session.plan(turn(query))?, session.plan(turn(key))?],
-                (false, true) => vec![session.plan(turn_in_place(query, query))?, session.plan(turn_in_place(key, key))?],
-                (false, false) => vec![session.plan(turn_in_place(query + key, all))?],
-            },
-            store: if latent.is_none() { Some(session.plan(Pointwise::new(dtype, n, columns, store))?) } else { None },
+            head_norm: plan_if(session, apart && config.head_norm, norm(n * config.heads, d))?,
+            rope: plan_if(session, apart, Pointwise::new(dtype, n, query, turn))?,
+            heads: plan_if(session, latent.is_none(), heads)?,
+            store: plan_if(session, apart && latent.is_none(), Pointwise::new(dtype, n, key, store))?,
             latent,
             attention: session.plan(attention(config, dtype, shape, read))?,
             products,
+            normed,
             fused,
             glu,
             apart,
@@ -231,6 +273,14 @@ impl<D: Backend> Plans<D> {
     /// A number that a pass of another model has.
     pub fn products(&self, number: usize) -> Result<&Products<D>> {
         self.products.get(number).ok_or_else(|| Error::invalid("pass", "products of the model", number))
+    }
+
+    /// The product of that number of rows that are normed on the way.
+    ///
+    /// # Errors
+    /// A number that a pass of another model has.
+    pub fn normed(&self, number: usize) -> Result<&Plan<Linear, D>> {
+        self.normed.get(number).ok_or_else(|| Error::invalid("pass", "products of the model", number))
     }
 
     /// Replaces what the last pass of these plans left on the device, and tells which pages are gathered, where they are. Nothing is written where an

@@ -142,6 +142,7 @@ impl<D: Backend> Pass<'_, '_, D> {
                     residual: Some(end.residual.clone()),
                     delta: delta_args,
                     norm: Some(NormArgs { weight: end.norm.weight.clone(), bias: end.norm.bias.clone() }),
+                    input_norm: None,
                     y: end.y.clone(),
                 };
                 if let Some(plan) = self.class.plans.normed(self.session, &op)? {
@@ -183,7 +184,16 @@ impl<D: Backend> Pass<'_, '_, D> {
         let d_out: u64 = parts.iter().map(|part| part.columns).sum();
         self.show(x, d_in, parts)?;
         let op = Linear { bias: true, activation, ..Linear::new(self.dtype, [rows, d_in, d_out]).with_padded_weights() };
-        let args = LinearArgs { x: x.clone(), w: layer.weight.clone(), bias: Some(layer.bias.clone()), residual: None, delta: None, norm: None, y: y.clone() };
+        let args = LinearArgs {
+            x: x.clone(),
+            w: layer.weight.clone(),
+            bias: Some(layer.bias.clone()),
+            residual: None,
+            delta: None,
+            norm: None,
+            input_norm: None,
+            y: y.clone(),
+        };
         let adapted: Vec<&Part<'_>> = parts.iter().filter(|part| self.forms(part.path) > 0).collect();
         let (Some(engine), Some(batch), false) = (self.engine.as_deref_mut(), &self.class.adapters, adapted.is_empty()) else {
             let plan = self.class.plans.linear(self.session, &op)?;

@@ -1,4 +1,4 @@
-//! A product with an epilogue, `Y = act(X·Wᵀ + bias + delta) + residual`. The delta is a [`CodebookGemm`] on the same x, whose slices lie
+//! A product with an epilogue, `Y = act(X·Wᵀ + bias + delta) + residual`, or gated `Y = act(X·Gᵀ) ⊙ (X·Wᵀ) + residual`. Rows of X may be normed first. The delta is a [`CodebookGemm`] on the same x, whose slices lie
 //! side by side in y. A [layer normalisation](https://arxiv.org/abs/1607.06450) (Ba, Kiros, Hinton 2016) of each row may follow.
 
 use derive_where::derive_where;
@@ -38,6 +38,13 @@ pub struct Linear {
     /// The eps of a norm, as the bits of an f32. Every row z becomes (z − mean) / √(variance + eps) · weight + bias, as at the end of a
     /// layer that adds to a residual. Some backends do not take it: `pointwise` has the norm as an operation of its own.
     pub norm: Option<u32>,
+    /// The eps of a norm of each row of x before the product, as the bits of an f32: x / √(mean(x²) + eps) · weight, rounded to the operands' type
+    /// ([RMSNorm](https://arxiv.org/abs/1910.07467)). There is no delta then. Some backends do not take it, and some only with few and short rows: `pointwise` has it as an
+    /// operation of its own.
+    pub input_norm: Option<u32>,
+    /// Whether outputs are gated: w has `2 · d_out` rows, those of the gate first, and the activation is the gate's. There is no bias then, no delta and no
+    /// norm at the end. What is said of `input_norm` holds here too.
+    pub gated: bool,
     /// Whether a row of y has the same bits among any other rows, 16 rows and more. Kernels that divide K by the number of rows are left out then. It
     /// holds on one device, with operands that start at multiples of 16 bytes.
     pub batch_invariant: bool,
@@ -71,7 +78,7 @@ impl<D: Device> NormArgs<D> {
 pub struct LinearArgs<D: Device> {
     /// The input rows, `[tokens, d_in]`, a row every `x_stride` elements, read.
     pub x: Slice<D>,
-    /// The weight, `[d_out, d_in]`, a row every `w_stride` elements, read.
+    /// The weight, `[d_out, d_in]`, twice as many rows where outputs are gated, a row every `w_stride` elements, read.
     pub w: Slice<D>,
     /// The bias, `[d_out]`, read.
     pub bias: Option<Slice<D>>,
@@ -82,6 +89,8 @@ pub struct LinearArgs<D: Device> {
     pub delta: Option<CodebookGemmArgs<D>>,
     /// The operands of the norm.
     pub norm: Option<NormArgs<D>>,
+    /// The weight of the norm before the product, `[d_in]`, read.
+    pub input_norm: Option<Slice<D>>,
     /// The result, `[tokens, d_out]`, written.
     pub y: Slice<D>,
 }
@@ -89,7 +98,7 @@ pub struct LinearArgs<D: Device> {
 impl<D: Device> LinearArgs<D> {
     /// The operands of a plain product: no bias, residual, delta or norm.
     pub fn new(x: Slice<D>, w: Slice<D>, y: Slice<D>) -> Self {
-        Self { x, w, bias: None, residual: None, delta: None, norm: None, y }
+        Self { x, w, bias: None, residual: None, delta: None, norm: None, input_norm: None, y }
     }
 
     setters! {
@@ -99,6 +108,7 @@ impl<D: Device> LinearArgs<D> {
         with_residual: residual <- Option<Slice<D>>;
         with_delta: delta <- Option<CodebookGemmArgs<D>>;
         with_norm: norm <- Option<NormArgs<D>>;
+        with_input_norm: input_norm <- Option<Slice<D>>;
         with_y: y = Slice<D>;
     }
 }
@@ -118,6 +128,8 @@ impl Linear {
             residual: false,
             delta: None,
             norm: None,
+            input_norm: None,
+            gated: false,
             batch_invariant: false,
         }
     }
@@ -138,9 +150,23 @@ impl Linear {
         }
     }
 
-    /// Whether the operation ends without a norm, or what is wrong. Some backends never hold whole rows.
+    /// Whether the operation has no norm and no gates, or what is wrong. Some backends never hold whole rows.
     pub fn no_norm(&self) -> std::result::Result<(), String> {
-        if self.norm.is_some() { Err("a norm at the end: a launch of its own is for that".into()) } else { Ok(()) }
+        if self.norm.is_some() { Err("a norm at the end: a launch of its own is for that".into()) } else { self.no_input_norm() }
+    }
+
+    /// Whether rows are taken as they are, and outputs have no gates, or what is wrong.
+    pub fn no_input_norm(&self) -> std::result::Result<(), String> {
+        match (self.input_norm, self.gated) {
+            (Some(_), _) => Err("a norm before the product: a launch of its own is for that".into()),
+            (None, true) => Err("outputs with gates: a launch of its own is for them".into()),
+            (None, false) => Ok(()),
+        }
+    }
+
+    /// Rows of w.
+    pub fn w_rows(&self) -> u64 {
+        if self.gated { self.d_out.saturating_mul(2) } else { self.d_out }
     }
 
     /// Whether no adapter adds to the operation, or what is wrong. Some kernels cannot add adapters as they multiply.
@@ -165,6 +191,8 @@ impl Linear {
         with_residual: residual = bool;
         with_delta: delta <- Option<CodebookGemm>;
         with_norm: norm = Option<u32>;
+        with_input_norm: input_norm <- Option<u32>;
+        with_gated: gated = bool;
         with_batch_invariant: batch_invariant = bool;
     }
 }
@@ -176,12 +204,15 @@ impl Op for Linear {
     fn validate(&self) -> Result<()> {
         let (size, dims) = (self.dtype.size(), [self.d_in, self.d_out]);
         ensure(dims.iter().all(|&dim| dim > 0), "linear: d_in, d_out", "at least 1", format_args!("{dims:?}"))?;
-        if let Some(eps) = self.norm.map(f32::from_bits) {
+        for eps in [self.norm, self.input_norm].into_iter().flatten().map(f32::from_bits) {
             ensure(eps >= 0.0 && eps.is_finite(), "linear: norm: eps", "at least 0 and finite", eps)?;
         }
+        let alone = !self.bias && self.norm.is_none() && self.delta.is_none();
+        ensure(alone || !self.gated, "linear: gated", "no bias, delta and norm at the end", "one of them")?;
+        ensure(self.delta.is_none() || self.input_norm.is_none(), "linear: input norm", "no delta", "one")?;
         expect_stride("linear: x_stride", self.x_stride, self.d_in)?;
         expect_stride("linear: w_stride", self.w_stride, self.d_in)?;
-        for [rows, columns] in [[self.tokens, self.x_stride], [self.tokens, self.d_out], [self.d_out, self.w_stride]] {
+        for [rows, columns] in [[self.tokens, self.x_stride], [self.tokens, self.d_out], [self.w_rows(), self.w_stride]] {
             expect_size("linear", &[rows, columns, size])?;
         }
         if let Some(delta) = &self.delta {
@@ -199,10 +230,14 @@ impl Op for Linear {
     fn cost(&self) -> Cost {
         let (tokens, d_in, d_out, size) = (self.tokens as f64, self.d_in as f64, self.d_out as f64, self.dtype.size() as f64);
         let delta = self.delta.as_ref().map(Op::cost).unwrap_or_default();
-        let flops = 2.0 * tokens * d_in * d_out + delta.executed_flops;
+        let rows = self.w_rows() as f64;
+        let flops = 2.0 * tokens * d_in * rows + delta.executed_flops;
         let outputs = if self.residual { 2.0 } else { 1.0 };
-        let elements =
-            tokens * (d_in + d_out * outputs) + d_out * d_in + if self.bias { d_out } else { 0.0 } + if self.norm.is_some() { 2.0 * d_out } else { 0.0 };
+        let elements = tokens * (d_in + d_out * outputs)
+            + rows * d_in
+            + if self.input_norm.is_some() { d_in } else { 0.0 }
+            + if self.bias { d_out } else { 0.0 }
+            + if self.norm.is_some() { 2.0 * d_out } else { 0.0 };
         // The delta's x and y are already counted.
         let bytes = elements * size + (delta.bytes - tokens * (d_in + 2.0 * d_out) * size).max(0.0);
         Cost { executed_flops: flops, useful_flops: flops, dense_flops: flops, bytes }
@@ -217,6 +252,7 @@ impl Op for Linear {
             residual: to.if_any(&args.residual)?,
             delta: args.delta.as_ref().map(|delta| CodebookGemm::translate(delta, to)).transpose()?,
             norm: args.norm.as_ref().map(norm).transpose()?,
+            input_norm: to.if_any(&args.input_norm)?,
             y: to.slice(&args.y)?,
         })
     }
@@ -224,13 +260,17 @@ impl Op for Linear {
     fn operands<'a, D: Device>(&self, args: &'a LinearArgs<D>, see: &mut dyn FnMut(Operand<'a, D>)) -> Result<()> {
         let size = self.dtype.size();
         see(Operand::pitched("x", Access::Read, &args.x, [self.tokens, self.d_in], self.x_stride, self.dtype));
-        see(Operand::pitched("w", Access::Read, &args.w, [self.d_out, self.d_in], self.w_stride, self.dtype));
+        see(Operand::pitched("w", Access::Read, &args.w, [self.w_rows(), self.d_in], self.w_stride, self.dtype));
         see(Operand::packed("y", Access::Write, &args.y, self.tokens * self.d_out, self.dtype));
         for (name, slice, wanted, rows) in [("bias", &args.bias, self.bias, 1), ("residual", &args.residual, self.residual, self.tokens)] {
             expect_present(Self::NAME, name, wanted, slice.is_some())?;
             if let Some(slice) = slice {
                 see(Operand::packed(name, Access::Read, slice, rows * self.d_out, self.dtype));
             }
+        }
+        expect_present(Self::NAME, "input norm", self.input_norm.is_some(), args.input_norm.is_some())?;
+        if let Some(weight) = &args.input_norm {
+            see(Operand::packed("input norm", Access::Read, weight, self.d_in, self.dtype));
         }
         expect_present(Self::NAME, "norm", self.norm.is_some(), args.norm.is_some())?;
         if let Some(norm) = &args.norm {

@@ -1,11 +1,17 @@
 //! The small operations of a transformer layer: norms, rotary positions, embedding, pooling.
 
-use derive_where::derive_where;
+mod args;
+mod heads;
+mod turn;
 
-use super::index::{Index, PageShape, PageTable, TokenAdapters, Varlen, VarlenShape};
+pub use args::PointwiseArgs;
+pub use heads::{Heads, Places};
+pub use turn::Turn;
+
+use super::index::{PageShape, VarlenShape};
 use super::setters::setters;
 use super::{Access, Activation, Cost, Op, Operand, Translate, expect_present, expect_size};
-use crate::device::{Device, Slice};
+use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Result, ensure};
 
@@ -21,22 +27,6 @@ pub struct Pointwise {
     pub columns: u64,
     /// What is done to a row.
     pub kind: Kind,
-}
-
-/// How far each pair `j` of a head turns from a position to the next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Turn {
-    /// By `base^(−2j/d)` radians, of a base that is usually 10,000: the bits of an f32.
-    Base(u32),
-    /// By the radians that the operand `frequencies` has, as contexts need that were stretched. From 2²⁴ on they mean nothing.
-    Table,
-}
-
-impl Turn {
-    /// By powers of a base.
-    pub const fn base(base: f32) -> Self {
-        Self::Base(base.to_bits())
-    }
 }
 
 /// What a [`Pointwise`] operation does to a row. `eps` are the bits of an f32.
@@ -123,61 +113,10 @@ pub enum Kind {
         /// Elements from a row of x to the next, `columns` at least.
         stride: u64,
     },
-}
-
-/// The operands of a small operation.
-#[derive_where(Clone, Debug)]
-#[non_exhaustive]
-pub struct PointwiseArgs<D: Device> {
-    /// Rows, or the table of an embedding; read. In place it is y.
-    pub x: Slice<D>,
-    /// The weight of a norm, `[columns]`, read.
-    pub weight: Option<Slice<D>>,
-    /// The bias of LayerNorm, `[columns]`, read.
-    pub bias: Option<Slice<D>>,
-    /// The residual, `[rows, columns]`, read. EmbeddingNorm has the second table here.
-    pub residual: Option<Slice<D>>,
-    /// Positions for both forms of Rope, and places for Store: `[rows]` as i32, any value, read.
-    pub positions: Option<Slice<D>>,
-    /// Radians from a position to the next for both forms of Rope with [`Turn::Table`]: `[head_dim / 2]` f32, read.
-    pub frequencies: Option<Slice<D>>,
-    /// Ids of the rows for Embedding ([`TokenAdapters`] checks ids against a range, here the vocabulary).
-    pub ids: Option<Index<TokenAdapters, D>>,
-    /// Rows of the second table for EmbeddingNorm, one for each row.
-    pub places: Option<Index<TokenAdapters, D>>,
-    /// Starts of the sequences for MeanPool.
-    pub sequences: Option<Index<Varlen, D>>,
-    /// Lengths of the sequences for Append, and the pages of their positions.
-    pub pages: Option<Index<PageTable, D>>,
-    /// The result, `[rows, columns]`, written. In place it is rows a stride apart, read and written. For Append it is `[pool_pages, page,
-    /// columns]`, of which the places of new tokens are written; for Store `[slots, columns]`.
-    pub y: Slice<D>,
-}
-
-impl<D: Device> PointwiseArgs<D> {
-    /// Operands from `x` to `y`, and no others.
-    pub fn new(x: Slice<D>, y: Slice<D>) -> Self {
-        Self { x, weight: None, bias: None, residual: None, positions: None, frequencies: None, ids: None, places: None, sequences: None, pages: None, y }
-    }
-
-    /// Operands that rotate `y` in place by `positions`.
-    pub fn rope_in_place(y: Slice<D>, positions: Slice<D>) -> Self {
-        Self { positions: Some(positions), ..Self::new(y.clone(), y) }
-    }
-
-    setters! {
-        with_x: x = Slice<D>;
-        with_weight: weight <- Option<Slice<D>>;
-        with_bias: bias <- Option<Slice<D>>;
-        with_residual: residual <- Option<Slice<D>>;
-        with_positions: positions <- Option<Slice<D>>;
-        with_frequencies: frequencies <- Option<Slice<D>>;
-        with_ids: ids <- Option<Index<TokenAdapters, D>>;
-        with_places: places <- Option<Index<TokenAdapters, D>>;
-        with_sequences: sequences <- Option<Index<Varlen, D>>;
-        with_pages: pages <- Option<Index<PageTable, D>>;
-        with_y: y = Slice<D>;
-    }
+    /// Rotary positions in place as in [`RopeInPlace`](Self::RopeInPlace), of heads that may be normed before, and rows to places of a pool as in
+    /// [`Append`](Self::Append) or [`Store`](Self::Store), at once: some columns of each row, as they are when they are turned. In rows `[q | k | v]` the
+    /// heads of q and of k turn, and k and v are kept. What the two say of later launches holds here too.
+    Heads(Heads),
 }
 
 impl Pointwise {
@@ -193,7 +132,7 @@ impl Pointwise {
     /// Elements from a row of x to the next, and of y where it has such rows.
     pub fn stride(&self) -> u64 {
         match self.kind {
-            Kind::RopeInPlace { stride, .. } | Kind::Append { stride, .. } | Kind::Store { stride, .. } => stride,
+            Kind::RopeInPlace { stride, .. } | Kind::Append { stride, .. } | Kind::Store { stride, .. } | Kind::Heads(Heads { stride, .. }) => stride,
             Kind::Glu(_) => self.columns.saturating_mul(2),
             _ => self.columns,
         }
@@ -208,22 +147,45 @@ impl Pointwise {
         }
     }
 
-    /// Whether the operation turns rows by their positions.
-    pub fn is_rope(&self) -> bool {
-        matches!(self.kind, Kind::Rope { .. } | Kind::RopeInPlace { .. })
-    }
-
-    /// Frequencies that the operation takes as an operand, where it does.
-    pub fn frequencies(&self) -> Option<u64> {
+    /// The elements of a head and how far it turns, where the operation turns rows by their positions.
+    pub fn rope(&self) -> Option<(u64, Turn)> {
         match self.kind {
-            Kind::Rope { head_dim, turn: Turn::Table } | Kind::RopeInPlace { head_dim, turn: Turn::Table, .. } => Some(head_dim / 2),
+            Kind::Rope { head_dim, turn } | Kind::RopeInPlace { head_dim, turn, .. } | Kind::Heads(Heads { head_dim, turn, .. }) => Some((head_dim, turn)),
             _ => None,
         }
     }
 
+    /// Frequencies that the operation takes as an operand, where it does.
+    pub fn frequencies(&self) -> Option<u64> {
+        self.rope().and_then(|(head_dim, turn)| (turn == Turn::Table).then_some(head_dim / 2))
+    }
+
+    /// Whether the operation changes its rows where they are.
+    pub fn in_place(&self) -> bool {
+        matches!(self.kind, Kind::RopeInPlace { .. } | Kind::Heads(_))
+    }
+
+    /// What is done to heads of new tokens, where the operation is that.
+    pub fn heads(&self) -> Option<Heads> {
+        if let Kind::Heads(heads) = self.kind { Some(heads) } else { None }
+    }
+
+    /// The page table's shape, where the operation appends to pages.
+    pub fn cache(&self) -> Option<PageShape> {
+        match self.kind {
+            Kind::Append { cache, .. } | Kind::Heads(Heads { to: Places::Pages(cache), .. }) => Some(cache),
+            _ => None,
+        }
+    }
+
+    /// Whether there is the weight of a norm.
+    pub fn has_weight(&self) -> bool {
+        self.is_layer_norm() || matches!(self.kind, Kind::RmsNorm { .. } | Kind::Heads(Heads { norm: Some(_), .. }))
+    }
+
     /// Whether the operation takes positions, or places.
     pub fn has_positions(&self) -> bool {
-        self.is_rope() || matches!(self.kind, Kind::Store { .. })
+        self.rope().is_some() || matches!(self.kind, Kind::Store { .. })
     }
 
     /// Rows of the residual, if there is one.
@@ -271,36 +233,34 @@ impl Op for Pointwise {
         expect_size("pointwise: y", &[self.y_rows(), self.stride().max(self.columns), self.dtype.size()])?;
         expect_size("pointwise: residual", &[self.residual_rows().unwrap_or(0), self.columns, self.dtype.size()])?;
         ensure(self.stride() >= self.columns, "pointwise: stride", format_args!("at least {} columns", self.columns), self.stride())?;
+        if let Some((head_dim, turn)) = self.rope() {
+            let whole = head_dim > 0 && head_dim % 2 == 0 && self.columns.is_multiple_of(head_dim);
+            ensure(whole, "pointwise: head_dim", format_args!("even, a divisor of {}", self.columns), head_dim)?;
+            let base = if let Turn::Base(bits) = turn { f32::from_bits(bits) } else { 1.0 };
+            ensure(base.is_finite() && base > 0.0, "pointwise: base", "a finite number above 0", base)?;
+        }
+        if let Some(cache) = self.cache() {
+            let whole = if cache.batch == 0 { self.rows == 0 } else { self.rows.is_multiple_of(cache.batch) };
+            ensure(whole, "pointwise: rows", format_args!("as many for each of {} sequences", cache.batch), self.rows)?;
+        }
         match self.kind {
             Kind::RmsNorm { eps, .. } | Kind::LayerNorm { eps, .. } | Kind::EmbeddingNorm { eps, .. } => {
                 let eps = f32::from_bits(eps);
                 ensure(eps.is_finite() && eps >= 0.0, "pointwise: eps", "a finite number of at least 0", eps)
             }
-            Kind::Rope { head_dim, turn } | Kind::RopeInPlace { head_dim, turn, .. } => {
-                ensure(
-                    head_dim > 0 && head_dim % 2 == 0 && self.columns.is_multiple_of(head_dim),
-                    "pointwise: head_dim",
-                    format_args!("even, a divisor of {}", self.columns),
-                    head_dim,
-                )?;
-                let base = if let Turn::Base(bits) = turn { f32::from_bits(bits) } else { 1.0 };
-                ensure(base.is_finite() && base > 0.0, "pointwise: base", "a finite number above 0", base)
-            }
             Kind::MeanPool(shape) => ensure(shape.batch == self.rows, "pointwise: rows", format_args!("one a sequence, {}", shape.batch), self.rows),
-            Kind::Append { cache, .. } => {
-                let whole = if cache.batch == 0 { self.rows == 0 } else { self.rows.is_multiple_of(cache.batch) };
-                ensure(whole, "pointwise: rows", format_args!("as many for each of {} sequences", cache.batch), self.rows)
-            }
-            Kind::Embedding { .. } | Kind::L2Normalise | Kind::Add | Kind::Activation(_) | Kind::Glu(_) | Kind::Store { .. } => Ok(()),
+            Kind::Heads(heads) => heads.validate(self.columns, self.dtype.size()),
+            _ => Ok(()),
         }
     }
 
     fn cost(&self) -> Cost {
         let read = if self.vocabulary().is_some() { self.rows } else { self.x_rows() } as f64;
         let residual = if self.residual_rows().is_some() { self.rows as f64 } else { 0.0 };
+        let kept = self.heads().map_or(0.0, |heads| self.rows as f64 * heads.kept as f64);
         let columns = self.columns as f64;
         let flops = 4.0 * read * columns;
-        let bytes = (read + residual + self.rows as f64) * columns * self.dtype.size() as f64;
+        let bytes = ((read + residual + self.rows as f64) * columns + kept) * self.dtype.size() as f64;
         Cost { executed_flops: flops, useful_flops: flops, dense_flops: flops, bytes }
     }
 
@@ -316,26 +276,31 @@ impl Op for Pointwise {
             places: to.index_if_any(&args.places)?,
             sequences: to.index_if_any(&args.sequences)?,
             pages: to.index_if_any(&args.pages)?,
+            slots: to.if_any(&args.slots)?,
+            pool: to.if_any(&args.pool)?,
             y: to.slice(&args.y)?,
         })
     }
 
     fn operands<'a, D: Device>(&self, args: &'a PointwiseArgs<D>, see: &mut dyn FnMut(Operand<'a, D>)) -> Result<()> {
-        if matches!(self.kind, Kind::RopeInPlace { .. }) {
+        let heads = self.heads();
+        if self.in_place() {
             let own = (D::buffer_id(&args.x.buffer), args.x.offset) == (D::buffer_id(&args.y.buffer), args.y.offset);
             ensure(own, "pointwise: x", "y's own memory", "other memory")?;
-            see(Operand::pitched("y", Access::ReadWrite, &args.y, [self.rows, self.columns], self.stride(), self.dtype));
+            let reach = heads.map_or(self.columns, |heads| heads.reach(self.columns));
+            see(Operand::pitched("y", Access::ReadWrite, &args.y, [self.rows, reach], self.stride(), self.dtype));
         } else {
             let part = matches!(self.kind, Kind::Append { .. } | Kind::Store { .. });
             let read = if matches!(self.kind, Kind::Glu(_)) { self.stride() } else { self.columns };
             see(Operand::pitched("x", Access::Read, &args.x, [self.x_rows(), read], self.stride(), self.dtype));
             see(Operand::packed("y", if part { Access::ReadWrite } else { Access::Write }, &args.y, self.y_rows() * self.columns, self.dtype));
         }
-        let norm = self.is_layer_norm() || matches!(self.kind, Kind::RmsNorm { .. });
         let one = |wanted: bool| wanted.then_some(1);
-        for (name, slice, rows) in
-            [("weight", &args.weight, one(norm)), ("bias", &args.bias, one(self.is_layer_norm())), ("residual", &args.residual, self.residual_rows())]
-        {
+        for (name, slice, rows) in [
+            ("weight", &args.weight, one(self.has_weight())),
+            ("bias", &args.bias, one(self.is_layer_norm())),
+            ("residual", &args.residual, self.residual_rows()),
+        ] {
             expect_present(Self::NAME, name, rows.is_some(), slice.is_some())?;
             if let (Some(slice), Some(rows)) = (slice, rows) {
                 see(Operand::packed(name, Access::Read, slice, rows * self.columns, self.dtype));
@@ -358,7 +323,16 @@ impl Op for Pointwise {
                 see(Operand::packed(name, Access::Read, ids.slice(), ids.slice().len / 4, 4u64));
             }
         }
-        let cache = if let Kind::Append { cache, .. } = self.kind { Some(cache) } else { None };
+        let slots = matches!(heads, Some(Heads { to: Places::Slots(_), .. }));
+        expect_present(Self::NAME, "slots", slots, args.slots.is_some())?;
+        if let Some(slots) = &args.slots {
+            see(Operand::packed("slots", Access::Read, slots, self.rows, 4u64));
+        }
+        expect_present(Self::NAME, "pool", heads.is_some(), args.pool.is_some())?;
+        if let (Some(pool), Some(heads)) = (&args.pool, heads) {
+            see(Operand::packed("pool", Access::ReadWrite, pool, heads.pool_rows() * heads.kept, self.dtype));
+        }
+        let cache = self.cache();
         expect_present(Self::NAME, "pages", cache.is_some(), args.pages.is_some())?;
         if let (Some(pages), Some(cache)) = (&args.pages, cache) {
             ensure(*pages.shape() == cache, "pointwise: pages", format_args!("{cache:?}"), format_args!("{:?}", pages.shape()))?;

@@ -2,7 +2,8 @@
 
 /// How the names of those kernels begin that read something before, of which the host knows what may still be written (`pdl.rs`), or that only copies
 /// write it; and of those that are never started early.
-const EARLY: [&str; 4] = ["codebook_gemm_", "attention_sm90_decode", "pointwise_append", "linear_skinny_lora"];
+const EARLY: [&str; 7] =
+    ["codebook_gemm_", "attention_sm80_decode_block", "attention_sm90_decode", "pointwise_append", "pointwise_heads", "linear_gemv", "linear_skinny_lora"];
 /// Instructions that reach device memory, and no other.
 const REACHING: [&str; 9] = ["LDG.", "LDGSTS", "UTMALDG", "UBLKCP", "STG.", "UTMASTG", "ATOMG.", "REDG.", "RED."];
 const WAIT: &str = "ACQBULK";

@@ -3,6 +3,7 @@
 pub(crate) mod block_lists;
 pub(crate) mod block_pairs;
 pub(crate) mod choose;
+pub(crate) mod early;
 pub(crate) mod entry;
 pub(crate) mod params;
 pub(crate) mod repack;
@@ -21,13 +22,14 @@ impl Table for Attention {
     const NAMES: &'static [&'static str] = &names::<Self, { VARIANTS.len() }>(&VARIANTS);
 }
 
-const VARIANTS: [Variant<Attention>; 11] = [
+const VARIANTS: [Variant<Attention>; 12] = [
     // Rows that do not start at multiples of 16 bytes.
     sm90::unaligned::VARIANT,
     sm90::small_head::VARIANT,
     sm90::intra_split::VARIANT,
     sm90::VARIANT,
     sm80::varlen_short::VARIANT,
+    sm80::decode_block::VARIANT,
     sm90::decode::VARIANT,
     sm80::decode::VARIANT,
     // Varlen sequences with many queries.

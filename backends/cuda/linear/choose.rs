@@ -4,7 +4,7 @@ use super::gemv_unaligned::{self, ROOMS};
 use super::skinny_lora::{Adapted, RANKS, TOKENS};
 use super::swap_ab_tile::{self, SwapAbTile};
 use super::tile::Kind;
-use super::{layernorm, single_shot, skinny, skinny_lora, skinny_tile, swap_ab, tile, weight_stationary};
+use super::{gemv, layernorm, single_shot, skinny, skinny_lora, skinny_tile, swap_ab, tile, weight_stationary};
 use crate::backends::cuda::gemm::sm80::cost as sm80_cost;
 use crate::backends::cuda::gemm::sm80::tile::MmaTile;
 use crate::backends::cuda::gemm::sm90::cost::enough_rows;
@@ -49,6 +49,23 @@ pub(crate) const SKINNY_LORA: Configs<Linear> = Configs {
     names: skinny_lora::names,
     choose: |op, target| skinny_lora(op, target).map_or(0, |chosen| number(Adapted::all(target.arch).into_iter(), &chosen)),
 };
+
+/// The most blocks an SM of `sm80_gemv`, and its longest K: W is then so small that a launch takes longer than its bytes.
+const GEMV_BLOCKS: u64 = 4;
+const GEMV_DEPTH: u64 = 2048;
+
+/// Whether `sm80_gemv` is worth taking, or what is faster.
+pub(crate) fn suits_gemv(op: &Linear, target: &Target) -> Suits {
+    unaligned(op, target).err().ok_or("rows of an odd length are read two bytes at a time")?;
+    match op.d_in <= GEMV_DEPTH && op.d_out <= GEMV_BLOCKS * gemv::OUTPUTS * u64::from(target.units) {
+        true => Ok(()),
+        false => Err(format!("{} outputs of a K of {}: streaming W is as fast as memory", op.d_out, op.d_in)),
+    }
+}
+
+/// The kernel of `sm80_gemv`: the first that holds all of K.
+pub(crate) const GEMV: Configs<Linear> =
+    Configs { names: gemv::names, choose: |op, _| gemv::DEPTHS.into_iter().position(|depth| op.d_in <= depth).unwrap_or_default() as u16 };
 
 /// Whether `sm90_skinny_tile` is worth taking, or what is faster.
 pub(crate) fn suits_skinny_tile(op: &Linear, target: &Target) -> Suits {

@@ -114,6 +114,7 @@ const fn shared_bytes(groups: u64, basis: bool) -> u32 {
 /// Whether the kernels can compute an operation, or why not. The number of rows decides nothing, since a row's result must not depend on
 /// the rows beside it.
 fn supports(op: &Linear, target: &Target) -> std::result::Result<(), String> {
+    op.no_input_norm()?;
     if op.norm.is_none() {
         return Err("no norm at the end".into());
     }

@@ -1,6 +1,7 @@
 //! `linear` on CUDA: its variants, best first.
 
 pub(crate) mod choose;
+pub(crate) mod gemv;
 pub(crate) mod gemv_unaligned;
 pub(crate) mod layernorm;
 pub(crate) mod problem;
@@ -31,9 +32,10 @@ impl Table for Linear {
     }
 }
 
-const VARIANTS: [Variant<Linear>; 10] = [
+const VARIANTS: [Variant<Linear>; 11] = [
     Variant { configs: Some(choose::LAYERNORM), ..layernorm::LAYERNORM },
     Variant { suits: choose::adapted, configs: Some(choose::SKINNY_LORA), ..skinny_lora::ADAPTED },
+    Variant { suits: choose::suits_gemv, configs: Some(choose::GEMV), ..gemv::GEMV },
     Variant { suits: choose::suits_skinny_tile, configs: Some(choose::SKINNY_TILE), ..skinny_tile::SKINNY_TILE },
     Variant { suits: choose::suits_skinny, configs: Some(choose::SKINNY), ..skinny::SKINNY },
     Variant { suits: choose::suits_swap_ab, configs: Some(choose::SWAP_AB), ..swap_ab::SWAP_AB },
@@ -66,6 +68,19 @@ mod tests {
         assert_eq!(adapted(16, 4096), Some(("sm90_skinny_lora", 0)));
         assert_eq!(adapted(33, 4096), Some(("sm90_skinny", 0)));
         assert_eq!(adapted(16, 4092).map(|(name, _)| name), Some("sm80_gemv_unaligned"));
+    }
+
+    #[test]
+    fn small_weights_of_few_rows_lie_in_registers() {
+        let name = |sizes: [u64; 3], target: &Target| taken(&Linear::new(DType::F16, [sizes[0], sizes[2], sizes[1]]), target).map(|(name, _)| name);
+        for target in [Target::H200, Target::A100] {
+            assert!([[1, 960, 576], [16, 576, 1536], [4, 3072, 576]].iter().all(|sizes| name(*sizes, &target) == Some("sm80_gemv")), "{target:?}");
+        }
+        assert!([[17, 960, 576], [1, 4096, 4096], [1, 49_152, 576]].iter().all(|sizes| name(*sizes, &Target::H200) == Some("sm90_skinny")));
+        // A norm before the product is the only kernel's that has one.
+        let normed = Linear::new(DType::F16, [1, 4096, 12_288]).with_input_norm(Some(1e-5f32.to_bits()));
+        assert_eq!(taken(&normed, &Target::H200), Some(("sm80_gemv", 0)));
+        assert_eq!(taken(&normed.with_tokens(17), &Target::H200), None);
     }
 
     #[test]

@@ -221,7 +221,7 @@ fn the_delta_of_linear_in_parts() {
         let (x, y) = (posed.args.x.clone(), posed.args.slices[0].y.clone());
         let residual = upload(&posed.device, &mut posed.queue, &dtype.encode(&posed.before));
         let op = Linear { residual: true, delta: Some(delta), ..Linear::new(dtype, [130, 31, 45]) };
-        let args = LinearArgs { x, w: zeros, bias: None, residual: Some(residual), delta: Some(posed.args.clone()), norm: None, y };
+        let args = LinearArgs { x, w: zeros, bias: None, residual: Some(residual), delta: Some(posed.args.clone()), norm: None, input_norm: None, y };
         run(&posed.device, &mut posed.queue, &op, Some("portable"), &args).unwrap();
         posed.compare(&ids(130, 5, 7));
     }

@@ -113,7 +113,7 @@ fn doubling(n: u64) -> (Linear, Vec<u8>) {
 }
 
 fn args(x: &Slice<Wgpu>, w: &Slice<Wgpu>, y: &Slice<Wgpu>) -> LinearArgs<Wgpu> {
-    LinearArgs { x: x.clone(), w: w.clone(), bias: None, residual: None, delta: None, norm: None, y: y.clone() }
+    LinearArgs { x: x.clone(), w: w.clone(), bias: None, residual: None, delta: None, norm: None, input_norm: None, y: y.clone() }
 }
 
 #[test]

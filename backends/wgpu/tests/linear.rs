@@ -61,6 +61,7 @@ fn compare(op: &Linear, variant: &str, device: Wgpu) {
         residual: op.residual.then(|| slice(places[3])),
         delta: None,
         norm: None,
+        input_norm: None,
         y: y.clone(),
     };
     run(&device, &mut queue, op, Some(variant), &args).unwrap();
@@ -112,7 +113,7 @@ fn activations_are_exact_to_a_few_units() {
     let y = upload(&device, &mut queue, &DType::F32.encode(&values));
     for activation in Activation::ALL {
         let op = Linear { activation: Some(activation), ..Linear::new(DType::F32, [values.len() as u64, 1, 1]) };
-        let args = LinearArgs { x: x.clone(), w: w.clone(), bias: None, residual: None, delta: None, norm: None, y: y.clone() };
+        let args = LinearArgs { x: x.clone(), w: w.clone(), bias: None, residual: None, delta: None, norm: None, input_norm: None, y: y.clone() };
         run(&device, &mut queue, &op, None, &args).unwrap();
         for (&value, found) in values.iter().zip(DType::F32.decode(&download(&device, &mut queue, &y))) {
             let wanted = act(Some(activation), value);
@@ -138,7 +139,16 @@ fn operands_larger_than_a_binding_are_worked_on_in_parts() {
     device.limits.max_storage_buffer_binding_size = 1 << 10;
     let queue = &mut device.queue().unwrap();
     let slice = upload(&device, queue, &[0; 8192]);
-    let args = LinearArgs { x: slice.clone(), w: slice.clone(), bias: None, residual: None, delta: None, norm: None, y: upload(&device, queue, &[0; 4]) };
+    let args = LinearArgs {
+        x: slice.clone(),
+        w: slice.clone(),
+        bias: None,
+        residual: None,
+        delta: None,
+        norm: None,
+        input_norm: None,
+        y: upload(&device, queue, &[0; 4]),
+    };
     let refused = run(&device, queue, &Linear::new(DType::F32, [1, 2048, 1]), None, &args);
     assert!(matches!(refused, Err(crate::Error::Unsupported { .. })));
 }

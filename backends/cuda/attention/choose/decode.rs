@@ -143,6 +143,17 @@ pub(crate) fn decode_boxes(op: &Attention, target: &Target) -> Worth {
     })
 }
 
+/// The longest caches of which a block has all keys of a head, and the most such blocks an SM.
+const BLOCK_KEYS: u64 = 1024;
+const BLOCK_ITEMS: u64 = 1;
+
+/// Whether all keys of a sequence and a head are worth a block, or why not.
+pub(crate) fn decode_block(op: &Attention, target: &Target) -> Worth {
+    let items = op.batch * op.kv_heads;
+    let few = matches!(op.form, Form::Paged(_)) && op.kv_len <= BLOCK_KEYS && items <= BLOCK_ITEMS * u64::from(target.units);
+    when(few, || format!("{items} heads of {} keys: blocks that share keys take less time", op.kv_len))
+}
+
 /// Whether split-KV with cp.async is worth taking, or why not.
 pub(crate) fn decode(op: &Attention, target: &Target) -> Worth {
     when(Way::of(op, target.units, false) == Way::Split, || format!("{} rows share {} keys: blocks of whole sequences take less time", key_rows(op), op.kv_len))

@@ -11,7 +11,7 @@ mod tests;
 mod tiles;
 mod worth;
 
-pub(crate) use decode::{decode, decode_boxes, decode_boxes_config, decode_shallow};
+pub(crate) use decode::{decode, decode_block, decode_boxes, decode_boxes_config, decode_shallow};
 pub(crate) use tiles::tiles;
 use tiles::{by_steps, many_tiles, shares_keys, sharing};
 use worth::{Worth, when};

@@ -1,6 +1,7 @@
 //! `attention` with the tensor cores of sm80 and later.
 
 pub(crate) mod decode;
+pub(crate) mod decode_block;
 pub(crate) mod ragged_pages;
 pub(crate) mod tile;
 pub(crate) mod unaligned;

@@ -1,13 +1,14 @@
 //! Flash-decoding on sm90: `attention` of few queries over long caches, with keys loaded as TMA boxes.
 
 use crate::backends::cuda::attention::choose;
+use crate::backends::cuda::attention::early::early;
 use crate::backends::cuda::attention::params::{AttentionParams, headers, parameters};
 use crate::backends::cuda::attention::repack::{Rows, in_order};
 use crate::backends::cuda::attention::sm80::tile::{self as sm80, key_rows};
 use crate::backends::cuda::attention::sm80::unaligned;
 use crate::backends::cuda::attention::sm90::decode_tile::{Config, HEADS, KEYS, LEAST_KEYS, PANEL, ROWS, Share, Tile, alike};
 use crate::backends::cuda::jit::{Arch, Unit, source};
-use crate::backends::cuda::runtime::pdl::{Early, Pool, starts_early};
+use crate::backends::cuda::runtime::pdl::starts_early;
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::params::params;
 use crate::backends::cuda::variant::tensor_map::{Layout, Promotion, Swizzle};
@@ -15,7 +16,7 @@ use crate::backends::cuda::variant::{Configs, Cuda, Launch, Plan, RunsOn, Target
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::ops::attention::{AttentionIndex, Form, Strides};
+use crate::ops::attention::{Form, Strides};
 use crate::ops::{Attention, AttentionArgs};
 
 pub(crate) const VARIANT: Variant<Attention> = Variant {
@@ -160,19 +161,6 @@ fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> 
     [k, v].iter().try_for_each(legal).map_err(|error: Error| error.to_string())
 }
 
-/// What is read of k or v before the PDL wait.
-fn early(op: &Attention, args: &AttentionArgs<Cuda>, cache: &Slice<Cuda>, Strides { batch, token, head }: Strides) -> Early {
-    let (start, size) = (address(cache), op.dtype.size());
-    let columns = match (op.form, &args.index) {
-        (Form::Paged(cache), AttentionIndex::Paged(table)) if batch == token.saturating_mul(cache.page) => {
-            let width = (op.kv_heads - 1).saturating_mul(head).saturating_add(op.head_dim).saturating_mul(size);
-            Some((Pool { start, table: address(table.slice()), cache, row: token.saturating_mul(size) }, width))
-        }
-        _ => None,
-    };
-    Early { range: range(cache), columns }
-}
-
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cuda>, args: &AttentionArgs<Cuda>) -> Result<()> {
     let op = &plan.op;
     let config = config(op, &plan.target);
@@ -184,7 +172,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Attention>, workspace: &Slice<Cu
     }
     // Overlapping launches gains where each is short.
     let mut open = queue.take_open();
-    let late = open.late(&[(&args.k, op.k), (&args.v, op.v)].map(|(cache, strides)| early(op, args, cache, strides)));
+    let late = open.late(&early(op, args));
     let late = late.filter(|late| *late < op.kv_len).and_then(|late| u32::try_from(late).ok());
     let late_q = !starts_early(&open, &[range(&args.q)]);
     if late.is_none() {

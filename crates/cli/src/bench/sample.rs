@@ -275,7 +275,8 @@ pub fn adapted(op: &Linear, x: &Values, w: &Values, delta: impl Fn(u64) -> Resul
     let sample = |&row: &u64| {
         let Posed { op: delta, host: adapters } = delta(row)?;
         let small = op.clone().with_tokens(1).with_delta(Some(delta));
-        let host = linear::Host { x: x.rows(&[row], op.d_in), w: weight.clone(), bias: None, residual: None, delta: Some(adapters), norm: None };
+        let host =
+            linear::Host { x: x.rows(&[row], op.d_in), w: weight.clone(), bias: None, residual: None, delta: Some(adapters), norm: None, input_norm: None };
         Ok(Sample::new(Posed { op: small, host }, places(&[row], &columns, op.d_out)))
     };
     spread(draw, 4, op.tokens).iter().map(sample).collect()
@@ -288,7 +289,7 @@ pub fn linear(op: &Linear, x: &Values, w: &Values, [rows, columns]: [u64; 2], dr
     let rows = spread(draw, rows, op.tokens);
     let sample = |rows: &[u64]| {
         let small = op.clone().with_tokens(rows.len() as u64).with_d_out(columns.len() as u64);
-        let host = linear::Host { x: x.rows(rows, op.d_in), w: weight.clone(), bias: None, residual: None, delta: None, norm: None };
+        let host = linear::Host { x: x.rows(rows, op.d_in), w: weight.clone(), bias: None, residual: None, delta: None, norm: None, input_norm: None };
         Sample::new(Posed { op: small, host }, places(rows, &columns, op.d_out))
     };
     rows.chunks(4).map(sample).collect()

@@ -29,6 +29,7 @@ pub(super) fn read_linear(tensors: &mut Tensors) -> Result<(Problem, Vec<Vec<Opt
         residual: tensors.optional("residual", dtype, &[tokens, d_out])?,
         delta: None,
         norm: None,
+        input_norm: None,
     };
     let op = Linear::new(dtype, [tokens, d_in, d_out]).with_bias(host.bias.is_some()).with_activation(activation).with_residual(host.residual.is_some());
     let y = tensors.expected("y", &[tokens, d_out])?;

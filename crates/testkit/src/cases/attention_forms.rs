@@ -221,11 +221,21 @@ pub(super) fn page_index(shape: PageShape, lengths: &[i32], draw: &mut Draw) -> 
     PageTable::new(&table, lengths, shape)
 }
 
-pub(super) fn paged_case(name: &str, dtype: DType, page: u64, heads: [u64; 2], [q_len, head_dim]: [u64; 2], lengths: &'static [i32]) -> Case {
+pub(super) fn paged_case(name: &str, dtype: DType, page: u64, heads: [u64; 2], sizes: [u64; 2], lengths: &'static [i32]) -> Case {
+    paged_window_case(name, dtype, page, (heads, sizes, None), lengths)
+}
+
+fn paged_window_case(
+    name: &str,
+    dtype: DType,
+    page: u64,
+    (heads, [q_len, head_dim], window): ([u64; 2], [u64; 2], Option<u64>),
+    lengths: &'static [i32],
+) -> Case {
     let pages = lengths.iter().map(|&length| (length as u64).div_ceil(page)).max().unwrap_or(0) + 1;
     let used: u64 = lengths.iter().map(|&length| (length as u64).div_ceil(page)).sum();
     let shape = PageShape { batch: lengths.len() as u64, pages, page, pool_pages: used + 1 };
-    let op = Attention::paged(dtype, shape, heads, q_len, head_dim).with_causal(true).with_lse(true);
+    let op = Attention::paged(dtype, shape, heads, q_len, head_dim).with_causal(true).with_lse(true).with_window(window);
     super::Case::new(super::OpKind::Attention, format!("{name}_{dtype}"), move |draw| {
         let table = page_index(shape, lengths, draw)?;
         let mut posed = super::attention::pose(op.clone(), HostForm::Paged(table.clone()), Scores::Normal, draw);
@@ -263,6 +273,12 @@ fn paged() -> Vec<Case> {
     cases.push(paged_case("paged256_head_dim107", DType::BF16, 256, [2, 2], [1, 107], &[257, 255, 511]));
     // A sequence with no keys at all, and one with fewer keys than queries: empty rows.
     cases.push(paged_case("paged32_empty_sequence", DType::F16, 32, [2, 1], [3, 48], &[40, 0, 2]));
+    // A head of keys whose block has all of them, in one turn of its warps and in several.
+    cases.push(paged_case("paged32_block", DType::BF16, 32, [9, 3], [1, 96], &[1, 260, 0, 129]));
+    for (dtype, window) in [(DType::F16, 130), (DType::BF16, 7)] {
+        cases.push(paged_window_case("paged64_block_window", dtype, 64, ([6, 2], [1, 64], Some(window)), &[5, 300, 128]));
+        cases.push(paged_window_case("paged16_block_window", dtype, 16, ([8, 1], [1, 128], Some(window)), &[1000, 131]));
+    }
     cases.push(paged_case("paged1", DType::F16, 1, [2, 2], [1, 32], &[9, 5]));
     cases
 }

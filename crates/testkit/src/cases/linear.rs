@@ -13,11 +13,12 @@ impl Posed<Linear> {
         let dtype = op.dtype;
         let host = Host {
             x: draw.normal(dtype, op.tokens * op.d_in, 1.0),
-            w: draw.normal(dtype, op.d_out * op.d_in, 1.0 / (op.d_in as f64).sqrt()),
+            w: draw.normal(dtype, op.w_rows() * op.d_in, 1.0 / (op.d_in as f64).sqrt()),
             bias: draw.optional(op.bias, dtype, op.d_out, 0.5),
             residual: draw.optional(op.residual, dtype, op.tokens * op.d_out, 1.0),
             delta: None,
             norm: op.norm.map(|_| [draw.normal(dtype, op.d_out, 1.0), draw.normal(dtype, op.d_out, 0.5)]),
+            input_norm: draw.optional(op.input_norm.is_some(), dtype, op.d_in, 1.0),
         };
         Self { op, host }
     }
@@ -130,6 +131,24 @@ fn odd_sizes() -> Vec<Case> {
     cases.push(case("odd_n_middle_tiles", everything(DType::BF16, [8300, 383, 392])));
     cases.push(case("odd_n_long_k", everything(DType::F16, [70, 1033, 4104])));
     cases.push(with_delta("odd_n_delta", everything(DType::BF16, [150, 333, 72]), CodeWidth::Four, 8));
+    cases
+}
+
+/// Rows that are normed before the product, and outputs with gates: both and either, in the first and the last of a warp's pieces of K, of one row and of
+/// as many as there is room for.
+fn normed() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let sizes = [[1, 576, 960], [16, 576, 1537], [2, 72, 8], [9, 1536, 24], [7, 2056, 16], [16, 4096, 17], [3, 333, 41], [5, 1, 9]];
+    for (n, [tokens, d_in, d_out]) in sizes.into_iter().enumerate() {
+        let (dtype, norm) = ([DType::F16, DType::BF16, DType::F32][if n == 2 { 2 } else { n % 2 }], Some(1e-5f32.to_bits()));
+        let op = Linear::new(dtype, [tokens, d_in, d_out]).with_residual(n % 2 == 0).with_padded_weights();
+        let gated = |activation| op.clone().with_gated(true).with_activation(Some(activation));
+        let name = format!("{tokens}_k{d_in}");
+        cases.push(case(format!("normed{name}"), op.clone().with_input_norm(norm).with_bias(n % 3 == 0)));
+        cases.push(case(format!("gated{name}"), gated(Activation::ALL[n % Activation::ALL.len()])));
+        cases.push(case(format!("normed_gated{name}"), gated(Activation::Silu).with_input_norm(norm).with_x_stride(op.dtype.row_stride(d_in))));
+        cases.push(case(format!("small_w{name}"), op.with_bias(true).with_activation(Some(Activation::Silu))));
+    }
     cases
 }
 
@@ -269,6 +288,7 @@ pub(super) fn cases() -> Vec<Case> {
     }
     cases.extend(odd_sizes());
     cases.extend(rows_apart());
+    cases.extend(normed());
     // Many rows and a short K, where a block may keep its rows of W: a part of a slab, what is added to the sums, more tiles than stages.
     let short = Linear::new(DType::F16, [1030, 384, 352]).with_bias(true).with_residual(true).with_activation(Some(Activation::GeluErf));
     cases.push(case("short_k", short));

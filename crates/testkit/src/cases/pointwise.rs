@@ -6,7 +6,7 @@ use trifuse::dtype::DType;
 use trifuse::error::Result;
 use trifuse::ops::Activation;
 use trifuse::ops::index::{HostIndex, PageShape, TokenAdapters, Varlen};
-use trifuse::ops::pointwise::{Kind, Pointwise, Turn};
+use trifuse::ops::pointwise::{Heads, Kind, Places, Pointwise, Turn};
 
 /// 1e-5 as a descriptor holds it.
 fn eps() -> u32 {
@@ -22,18 +22,21 @@ fn pose(op: Pointwise, draw: &mut Draw) -> Result<Posed<Pointwise>> {
     let mut host = Host::new(draw.pitched(dtype, [op.x_rows(), x_columns(&op)], op.stride(), 1.0));
     let residual = op.residual_rows();
     host.residual = draw.optional(residual.is_some(), dtype, residual.unwrap_or(0) * op.columns, 1.0);
-    host.weight = draw.optional(op.is_layer_norm() || matches!(op.kind, Kind::RmsNorm { .. }), dtype, op.columns, 1.0);
+    host.weight = draw.optional(op.has_weight(), dtype, op.columns, 1.0);
     host.bias = draw.optional(op.is_layer_norm(), dtype, op.columns, 0.5);
     match op.kind {
         // A row without a length stays as it is.
         Kind::L2Normalise => host.x[..op.columns as usize].fill(0.0),
-        Kind::Rope { .. } | Kind::RopeInPlace { .. } => {
+        Kind::Rope { .. } | Kind::RopeInPlace { .. } | Kind::Heads(_) => {
             // The angle is taken in f32: far positions would test the sine of a rounded number, not the operation.
             let far = if dtype == DType::F32 { 32 } else { 2000 };
             host.positions = Some((0..op.rows).map(|_| draw.below(far) as i32 - far as i32 / 8).collect());
             // From more than a radian down to next to none, in no order; one pair turns the other way, and one not at all.
             let radians =
                 |j: u64, drawn: u32| [1.0, 1.0, -0.5, 0.0][(j % 7).min(3) as usize * usize::from(j % 7 < 4)] * 2f64.powf(0.5 - f64::from(drawn) / 40.0);
+            if let Kind::Heads(Heads { to: Places::Slots(slots), .. }) = op.kind {
+                host.slots = Some(places(op.rows, slots, draw));
+            }
             host.frequencies = op.frequencies().map(|pairs| (0..pairs).map(|j| DType::F32.round(radians(j, draw.below(900)))).collect());
         }
         Kind::Store { slots, .. } => host.positions = Some(places(op.rows, slots, draw)),
@@ -72,17 +75,39 @@ fn places(rows: u64, slots: u32, draw: &mut Draw) -> Vec<i32> {
     (0..rows).map(&mut next).collect()
 }
 
-/// `each` new tokens for sequences of those lengths, with them; columns of rows of x.
-fn append(name: &str, dtype: DType, [each, page]: [u64; 2], [columns, stride]: [u64; 2], lengths: &'static [i32]) -> Case {
+/// The table of sequences of those lengths, and a page that none has.
+fn cache(page: u64, lengths: &[i32]) -> PageShape {
     let pages = |length: i32| (length as u64).div_ceil(page);
     let (most, used) = (lengths.iter().copied().map(pages).max().unwrap_or(0), lengths.iter().copied().map(pages).sum::<u64>());
-    let cache = PageShape { batch: lengths.len() as u64, pages: most + 1, page, pool_pages: used + 1 };
-    let op = Pointwise::new(dtype, each * cache.batch, columns, Kind::Append { cache, stride });
-    Case::new(OpKind::Pointwise, format!("append_{name}_{dtype}"), move |draw| {
+    PageShape { batch: lengths.len() as u64, pages: most + 1, page, pool_pages: used + 1 }
+}
+
+/// `each` new tokens for sequences of those lengths, with them; columns of rows of x.
+fn append(name: &str, dtype: DType, [each, page]: [u64; 2], [columns, stride]: [u64; 2], lengths: &'static [i32]) -> Case {
+    let cache = cache(page, lengths);
+    paged(format!("append_{name}_{dtype}"), Pointwise::new(dtype, each * cache.batch, columns, Kind::Append { cache, stride }), lengths)
+}
+
+/// Rows that are appended to the pages of sequences of those lengths.
+fn paged(name: String, op: Pointwise, lengths: &'static [i32]) -> Case {
+    let cache = op.cache().unwrap_or(PageShape { batch: 0, pages: 0, page: 1, pool_pages: 0 });
+    Case::new(OpKind::Pointwise, name, move |draw| {
         let mut posed = pose(op.clone(), draw)?;
         posed.host.pages = Some(page_index(cache, lengths, draw)?);
         Ok(posed.into())
     })
+}
+
+/// Heads of rows `[q | k | v]`, to pages and to slots; of k and v there are as many.
+fn heads(name: &str, dtype: DType, [head_dim, queries, keys]: [u64; 3], turn: Turn, norm: Option<u32>) -> [Case; 2] {
+    const LENGTHS: &[i32] = &[9, 2, 0, 5];
+    let (columns, all) = ((queries + keys) * head_dim, (queries + 2 * keys) * head_dim);
+    let kind = |to| Kind::Heads(Heads::new(head_dim, turn, all, to).with_norm(norm).with_first(queries * head_dim).with_kept(2 * keys * head_dim));
+    let op = |rows, to| Pointwise::new(dtype, rows, columns, kind(to));
+    [
+        paged(format!("heads_{name}_pages_{dtype}"), op(12, Places::Pages(cache(4, LENGTHS))), LENGTHS),
+        case(format!("heads_{name}_slots"), op(9, Places::Slots(20))),
+    ]
 }
 
 fn pool(dtype: DType, batch: u64, total: u64, columns: u64) -> Result<Pointwise> {
@@ -136,6 +161,22 @@ pub(super) fn cases() -> Vec<Case> {
         cases.push(append("some", dtype, [3, 4], [128, 128], &[9, 2, 0, 5]));
         cases.push(append("odd", dtype, [2, 5], [37, 41], &[6, 11, 1]));
     }
+    let base = Turn::base(1e4);
+    for (n, dtype) in DType::ALL.into_iter().enumerate() {
+        let norm = Some(eps());
+        cases.extend(heads("d64", dtype, [64, 9, 3], base, None));
+        cases.extend(heads("d128_norm", dtype, [128, 4, 1], base, norm));
+        // Pairs that are no power of two, and rows that begin on no whole line.
+        cases.extend(heads("d80", dtype, [80, 2, 2], Turn::Table, [None, norm][n % 2]));
+        cases.extend(heads("d10", dtype, [10, 3, 1], base, norm));
+        cases.extend(heads("d64_norm_table", dtype, [64, 2, 1], Turn::Table, norm));
+        // Keys alone, and columns that end inside a head.
+        let apart = |stride, kept| Kind::Heads(Heads::new(64, base, stride, Places::Slots(11)).with_kept(kept));
+        cases.push(case("heads_keys", Pointwise::new(dtype, 7, 3 * 64, apart(3 * 64, 3 * 64))));
+        cases.push(case("heads_part", Pointwise::new(dtype, 7, 3 * 64, apart(4 * 64, 3 * 64 + 24))));
+    }
+    cases.extend(heads("d256", DType::F16, [256, 2, 1], base, Some(eps())));
+    cases.extend(heads("d96_many", DType::BF16, [96, 40, 8], base, None));
     cases.push(case("rope_d254", Pointwise::new(DType::F16, 3, 3 * 254, Kind::Rope { head_dim: 254, turn: Turn::base(5e5) })));
     let grouped = Kind::RopeInPlace { head_dim: 128, turn: Turn::base(1e4), stride: 12 * 128 };
     cases.push(case("rope_in_place_grouped", Pointwise::new(DType::BF16, 3, 10 * 128, grouped)));

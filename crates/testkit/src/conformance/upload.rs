@@ -8,7 +8,6 @@ use trifuse::dtype::DType;
 use trifuse::error::{Error, Result};
 use trifuse::ops::attention::{Attention, AttentionArgs, AttentionIndex};
 use trifuse::ops::codebook_gemm::{CodebookGemm, CodebookGemmArgs, CodebookSliceArgs, FactorArgs};
-use trifuse::ops::pointwise::Kind;
 use trifuse::ops::prefix_attention::FactorsArgs;
 use trifuse::ops::{
     Checksum, ChecksumArgs, FusedMlp, FusedMlpArgs, Linear, LinearArgs, NormArgs, Pointwise, PointwiseArgs, PrefixAttention, PrefixAttentionArgs, Sample,
@@ -55,6 +54,7 @@ impl Upload for Linear {
         Ok(LinearArgs::new(x, stage.rows(session, "w", self.dtype, &host.w, [self.d_in, self.w_stride])?, y)
             .with_bias(stage.optional(session, "bias", self.dtype, host.bias.as_deref())?)
             .with_residual(stage.optional(session, "residual", self.dtype, host.residual.as_deref())?)
+            .with_input_norm(stage.optional(session, "input norm", self.dtype, host.input_norm.as_deref())?)
             .with_norm(match &host.norm {
                 Some([weight, bias]) => {
                     Some(NormArgs::new(stage.input(session, "norm weight", self.dtype, weight)?, stage.input(session, "norm bias", self.dtype, bias)?))
@@ -91,7 +91,7 @@ impl Upload for FusedMlp {
 
 impl Upload for Pointwise {
     fn upload<D: Device>(&self, host: &pointwise::Host, session: &mut Session<D>, stage: &mut Stage<D>) -> Result<PointwiseArgs<D>> {
-        let (x, y) = if matches!(self.kind, Kind::RopeInPlace { .. }) {
+        let (x, y) = if self.in_place() {
             let both = stage.updated(session, "y", self.dtype, &host.x)?;
             (both.clone(), both)
         } else {
@@ -107,7 +107,9 @@ impl Upload for Pointwise {
             .with_ids(host.ids.as_ref().map(|ids| session.index(ids)).transpose()?)
             .with_places(host.places.as_ref().map(|places| session.index(places)).transpose()?)
             .with_sequences(host.sequences.as_ref().map(|sequences| session.index(sequences)).transpose()?)
-            .with_pages(host.pages.as_ref().map(|pages| session.index(pages)).transpose()?))
+            .with_pages(host.pages.as_ref().map(|pages| session.index(pages)).transpose()?)
+            .with_slots(host.slots.as_deref().map(|slots| stage.integers(session, "slots", slots)).transpose()?)
+            .with_pool(self.heads().map(|heads| stage.output(session, "pool", self.dtype, (heads.pool_rows() * heads.kept) as usize)).transpose()?))
     }
 }
 

@@ -9,6 +9,7 @@ mod append;
 mod beside;
 mod capture;
 mod chain;
+mod heads;
 mod memory;
 mod mix;
 mod numbers;
@@ -39,6 +40,7 @@ pub fn tests<B: Backend>() -> Vec<(&'static str, Test<B>)> {
         beside::tests(),
         capture::tests(),
         chain::tests(),
+        heads::tests(),
         mix::tests(),
         numbers::tests(),
         refusals::tests(),

@@ -51,6 +51,7 @@ pub fn evaluate<R: Rounding>(layer: &Layer, weights: &Weights, x: &[f64], positi
         residual: residual.map(<[f64]>::to_vec),
         delta: None,
         norm: None,
+        input_norm: None,
     };
     expect_len("layer: x", x, layer.rows() * layer.sizes.hidden)?;
     let mut rows = first(&qkv, &product(normed(x, &weights.attention_norm)?, &weights.qkv, None), rounding)?;

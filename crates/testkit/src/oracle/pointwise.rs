@@ -6,7 +6,7 @@ use trifuse::dtype::DType;
 use trifuse::error::{Error, Result};
 use trifuse::ops::Op;
 use trifuse::ops::index::{HostIndex, PageTable, TokenAdapters, Varlen};
-use trifuse::ops::pointwise::{Kind, Pointwise, Turn};
+use trifuse::ops::pointwise::{Heads, Kind, Places, Pointwise, Turn};
 
 /// The operands on the host, row-major; see [`trifuse::ops::PointwiseArgs`].
 #[derive(Clone, Debug)]
@@ -19,9 +19,9 @@ pub struct Host {
     pub bias: Option<Vec<f64>>,
     /// `[rows, columns]`.
     pub residual: Option<Vec<f64>>,
-    /// Positions for both forms of Rope, places for Store.
+    /// Positions for both forms of Rope and for Heads, places for Store.
     pub positions: Option<Vec<i32>>,
-    /// Frequencies for both forms of Rope, where a table has them.
+    /// Frequencies for both forms of Rope and for Heads, where a table has them.
     pub frequencies: Option<Vec<f64>>,
     /// Ids for Embedding and EmbeddingNorm.
     pub ids: Option<TokenAdapters>,
@@ -29,14 +29,17 @@ pub struct Host {
     pub places: Option<TokenAdapters>,
     /// Starts of the sequences for MeanPool.
     pub sequences: Option<Varlen>,
-    /// The page table for Append.
+    /// The page table for Append and Heads.
     pub pages: Option<PageTable>,
+    /// Slots for Heads.
+    pub slots: Option<Vec<i32>>,
 }
 
 impl Host {
     /// `x`, nothing else.
     pub fn new(x: Vec<f64>) -> Self {
-        Self { x, weight: None, bias: None, residual: None, positions: None, frequencies: None, ids: None, places: None, sequences: None, pages: None }
+        let [weight, bias, residual, frequencies] = [const { None }; 4];
+        Self { x, weight, bias, residual, positions: None, frequencies, ids: None, places: None, sequences: None, pages: None, slots: None }
     }
 }
 
@@ -54,6 +57,34 @@ pub(super) fn layer_norm<R: Rounding>(z: &[f64], eps: u32, weight: &[f64], bias:
     let factor = rounding.step(1.0 / rounding.step(rounding.step(variance + eps).sqrt()));
     let scaled = z.iter().map(|z| rounding.step(rounding.step(z - centre) * factor));
     scaled.zip(weight.iter().zip(bias)).map(|(z, (w, b))| rounding.step(z * w) + b).collect()
+}
+
+/// `z / √(mean(z²) + eps) · weight`; `eps` are the bits of an f32.
+pub(super) fn rms_norm<R: Rounding>(z: &[f64], eps: u32, weight: &[f64], rounding: R) -> Vec<f64> {
+    let square = mean(z.iter().map(|z| z * z), rounding);
+    let factor = rounding.step(1.0 / rounding.step(rounding.step(square + f64::from(f32::from_bits(eps))).sqrt()));
+    z.iter().zip(weight).map(|(z, w)| rounding.step(z * factor) * w).collect()
+}
+
+/// The heads of `x` turned by the position of row `r`.
+fn turned<R: Rounding>((d, turn): (usize, Turn), host: &Host, (x, r): (&[f64], usize), rounding: R) -> Result<Vec<f64>> {
+    let absent = |name: &str| Error::invalid(format!("pointwise: {name}"), "present", "absent");
+    let frequency = |j: usize| match turn {
+        Turn::Base(bits) => Ok(rounding.step(f64::from(f32::from_bits(bits)).powf(rounding.step(-2.0 * j as f64 / d as f64)))),
+        Turn::Table => Ok(host.frequencies.as_ref().ok_or_else(|| absent("frequencies"))?[j]),
+    };
+    let frequencies = (0..d / 2).map(frequency).collect::<Result<Vec<f64>>>()?;
+    let position = f64::from(host.positions.as_ref().ok_or_else(|| absent("positions"))?[r]);
+    let mut y = x.to_vec();
+    for (head, x) in y.chunks_exact_mut(d).zip(x.chunks_exact(d)) {
+        for j in 0..d / 2 {
+            let angle = rounding.step(position * frequencies[j]);
+            let (sin, cos) = (rounding.step(angle.sin()), rounding.step(angle.cos()));
+            head[j] = rounding.step(x[j] * cos) - x[j + d / 2] * sin;
+            head[j + d / 2] = rounding.step(x[j + d / 2] * cos) + x[j] * sin;
+        }
+    }
+    Ok(y)
 }
 
 /// Row `r` of the result.
@@ -78,37 +109,23 @@ fn row_of<R: Rounding>(op: &Pointwise, host: &Host, r: usize, rounding: R) -> Re
             part(&host.x, r).into_iter().zip(up).map(|(gate, up)| activate(activation, gate, rounding) * up).collect()
         }
         Kind::Activation(activation) => part(&host.x, r).into_iter().map(|x| activate(activation, x, rounding)).collect(),
-        Kind::RmsNorm { eps, .. } => {
-            let (z, eps) = (sum(), f64::from(f32::from_bits(eps)));
-            let weight = host.weight.as_ref().ok_or_else(|| absent("weight"))?;
-            let square = mean(z.iter().map(|z| z * z), rounding);
-            let factor = rounding.step(1.0 / rounding.step(rounding.step(square + eps).sqrt()));
-            z.iter().zip(weight).map(|(z, w)| rounding.step(z * factor) * w).collect()
-        }
+        Kind::RmsNorm { eps, .. } => rms_norm(&sum(), eps, host.weight.as_ref().ok_or_else(|| absent("weight"))?, rounding),
         Kind::LayerNorm { eps, .. } => {
             let z = sum();
             let weight = host.weight.as_ref().ok_or_else(|| absent("weight"))?;
             let bias = host.bias.as_ref().ok_or_else(|| absent("bias"))?;
             layer_norm(&z, eps, weight, bias, rounding)
         }
-        Kind::Rope { head_dim, turn } | Kind::RopeInPlace { head_dim, turn, .. } => {
-            let d = head_dim as usize;
-            let frequency = |j: usize| match turn {
-                Turn::Base(bits) => Ok(rounding.step(f64::from(f32::from_bits(bits)).powf(rounding.step(-2.0 * j as f64 / d as f64)))),
-                Turn::Table => Ok(host.frequencies.as_ref().ok_or_else(|| absent("frequencies"))?[j]),
-            };
-            let frequencies = (0..d / 2).map(frequency).collect::<Result<Vec<f64>>>()?;
-            let position = f64::from(host.positions.as_ref().ok_or_else(|| absent("positions"))?[r]);
-            let mut y = part(&host.x, r);
-            for (head, x) in y.chunks_exact_mut(d).zip(part(&host.x, r).chunks_exact(d)) {
-                for j in 0..d / 2 {
-                    let angle = rounding.step(position * frequencies[j]);
-                    let (sin, cos) = (rounding.step(angle.sin()), rounding.step(angle.cos()));
-                    head[j] = rounding.step(x[j] * cos) - x[j + d / 2] * sin;
-                    head[j + d / 2] = rounding.step(x[j + d / 2] * cos) + x[j] * sin;
-                }
+        Kind::Rope { head_dim, turn } | Kind::RopeInPlace { head_dim, turn, .. } => turned((head_dim as usize, turn), host, (&part(&host.x, r), r), rounding)?,
+        Kind::Heads(Heads { head_dim, turn, norm, .. }) => {
+            let (d, mut x) = (head_dim as usize, part(&host.x, r));
+            if let Some(eps) = norm {
+                let weight = host.weight.as_ref().ok_or_else(|| absent("weight"))?;
+                // Normed rows are what a norm of its own would give: rounded.
+                let normed = x.chunks_exact(d).zip(weight.chunks_exact(d)).flat_map(|(head, weight)| rms_norm(head, eps, weight, rounding));
+                x = normed.map(|value| rounding.keep(value)).collect();
             }
-            y
+            turned((d, turn), host, (&x, r), rounding)?
         }
         Kind::Embedding { .. } => match usize::try_from(host.ids.as_ref().ok_or_else(|| absent("ids"))?.ids()[r]) {
             Ok(id) => part(&host.x, id),
@@ -144,8 +161,12 @@ fn row_of<R: Rounding>(op: &Pointwise, host: &Host, r: usize, rounding: R) -> Re
 }
 
 /// Elements of a row of x that are read.
-pub(crate) const fn x_columns(op: &Pointwise) -> u64 {
-    if let Kind::Glu(_) = op.kind { 2 * op.columns } else { op.columns }
+pub(crate) fn x_columns(op: &Pointwise) -> u64 {
+    match op.kind {
+        Kind::Glu(_) => 2 * op.columns,
+        Kind::Heads(heads) => heads.reach(op.columns),
+        _ => op.columns,
+    }
 }
 
 /// The element of y where row `r` of the result starts; nothing where it is not written.
@@ -153,7 +174,7 @@ fn place(op: &Pointwise, host: &Host, r: usize) -> Option<usize> {
     let row = match (op.kind, &host.pages, &host.positions) {
         (Kind::Append { .. }, Some(pages), _) => appended(pages, op.rows as usize, r)?,
         (Kind::Store { slots, .. }, _, Some(places)) => u32::try_from(places[r]).ok().filter(|&slot| slot < slots)? as usize,
-        (Kind::RopeInPlace { stride, .. }, ..) => return Some(r * stride as usize),
+        (Kind::RopeInPlace { .. } | Kind::Heads(_), ..) => return Some(r * op.stride() as usize),
         _ => r,
     };
     Some(row * op.columns as usize)
@@ -168,6 +189,26 @@ fn appended(table: &PageTable, rows: usize, r: usize) -> Option<usize> {
     Some(table.table()[sequence * shape.pages as usize + position / page] as usize * page + position % page)
 }
 
+/// The pool of Heads, whose row `r` in y is `rows(r)`, turned columns in front.
+fn pool<R: Rounding>(op: &Pointwise, heads: &Heads, host: &Host, rows: &[Vec<f64>], rounding: R) -> Output {
+    let (first, kept) = (heads.first as usize, heads.kept as usize);
+    let mut elements = Vec::new();
+    for (r, turned) in rows.iter().enumerate() {
+        let to = match (heads.to, &host.pages, &host.slots) {
+            (Places::Pages(_), Some(pages), _) => appended(pages, op.rows as usize, r),
+            (Places::Slots(slots), _, Some(own)) => u32::try_from(own[r]).ok().filter(|&slot| slot < slots).map(|slot| slot as usize),
+            _ => None,
+        };
+        let Some(to) = to.map(|row| row * kept) else { continue };
+        elements.resize(elements.len().max(to + kept), None);
+        for (c, element) in elements[to..to + kept].iter_mut().enumerate() {
+            let unturned = || host.x[r * heads.stride as usize + first + c];
+            *element = Some(rounding.keep(turned.get(first + c).copied().unwrap_or_else(unturned)));
+        }
+    }
+    Output { name: "pool".into(), dtype: op.dtype, rounded: op.dtype, elements, least: 0.0, integers: false }
+}
+
 impl Define for Pointwise {
     type Host = Host;
 
@@ -177,17 +218,17 @@ impl Define for Pointwise {
 
     fn evaluate<R: Rounding>(&self, host: &Host, rounding: R) -> Result<Vec<Output>> {
         self.validate()?;
-        let norm = self.is_layer_norm() || matches!(self.kind, Kind::RmsNorm { .. });
         expect_len("pointwise: x", &host.x, pitched_len(self.x_rows(), x_columns(self), self.stride()))?;
-        expect_optional("pointwise: weight", host.weight.as_deref(), norm, self.columns)?;
+        expect_optional("pointwise: weight", host.weight.as_deref(), self.has_weight(), self.columns)?;
         expect_optional("pointwise: bias", host.bias.as_deref(), self.is_layer_norm(), self.columns)?;
         expect_optional("pointwise: frequencies", host.frequencies.as_deref(), self.frequencies().is_some(), self.frequencies().unwrap_or(0))?;
         expect_optional("pointwise: residual", host.residual.as_deref(), self.residual_rows().is_some(), self.residual_rows().unwrap_or(0) * self.columns)?;
         let below = |ids: &Option<TokenAdapters>, table| ids.as_ref().is_some_and(|ids| (ids.shape().tokens, ids.shape().adapters) == (self.rows, table));
+        let each = |words: &Option<Vec<i32>>| words.as_ref().is_some_and(|words| words.len() as u64 == self.rows);
         let index_fits = match self.kind {
-            Kind::Rope { .. } | Kind::RopeInPlace { .. } | Kind::Store { .. } => {
-                host.positions.as_ref().is_some_and(|positions| positions.len() as u64 == self.rows)
-            }
+            Kind::Rope { .. } | Kind::RopeInPlace { .. } | Kind::Store { .. } => each(&host.positions),
+            Kind::Heads(Heads { to: Places::Slots(_), .. }) => each(&host.positions) && each(&host.slots),
+            Kind::Heads(Heads { to: Places::Pages(cache), .. }) => each(&host.positions) && host.pages.as_ref().is_some_and(|pages| pages.shape() == cache),
             Kind::Embedding { vocabulary } => below(&host.ids, vocabulary),
             Kind::EmbeddingNorm { vocabulary, places, .. } => below(&host.ids, vocabulary) && below(&host.places, places),
             Kind::MeanPool(shape) => host.sequences.as_ref().is_some_and(|sequences| sequences.shape() == shape),
@@ -195,15 +236,18 @@ impl Define for Pointwise {
             _ => true,
         };
         trifuse::error::ensure(index_fits, "pointwise: index", format_args!("that of {:?} for {} rows", self.kind, self.rows), "another")?;
-        let mut elements = Vec::new();
+        let (mut elements, mut rows) = (Vec::new(), Vec::new());
         for r in 0..self.rows as usize {
             let Some(to) = place(self, host, r) else { continue };
             let row = row_of(self, host, r, rounding)?;
             // Between rows nothing is written.
             elements.resize(elements.len().max(to + row.len()), None);
-            elements[to..to + row.len()].iter_mut().zip(row).for_each(|(element, value)| *element = Some(rounding.keep(value)));
+            elements[to..to + row.len()].iter_mut().zip(&row).for_each(|(element, value)| *element = Some(rounding.keep(*value)));
+            rows.push(row);
         }
-        Ok(vec![Output { name: "y".into(), dtype: self.dtype, rounded: self.dtype, elements, least: 0.0, integers: false }])
+        let pool = self.heads().map(|heads| pool(self, &heads, host, &rows, rounding));
+        let y = Output { name: "y".into(), dtype: self.dtype, rounded: self.dtype, elements, least: 0.0, integers: false };
+        Ok(std::iter::once(y).chain(pool).collect())
     }
 
     fn disordered(&self, host: &Host) -> Vec<(&'static str, Host)> {

@@ -33,7 +33,7 @@ pub fn steps<D: Backend>(session: &mut Session<D>, layer: &Layer, operands: &Ope
         let output = launch.output();
         // Before it runs: rotary positions write over what they read.
         let samples = match launch {
-            Launch::Pointwise(plan, args) if plan.op().is_rope() => rotated(session, plan.op(), args, operands, &mut draw)?,
+            Launch::Pointwise(plan, args) if plan.op().rope().is_some() => rotated(session, plan.op(), args, operands, &mut draw)?,
             launch => {
                 poison(session, output)?;
                 let by = |first: &'static str| if *name == first { &operands.attention_norm } else { &operands.mlp_norm };
@@ -107,7 +107,7 @@ fn product<D: Device>(session: &mut Session<D>, op: &Linear, args: &LinearArgs<D
         };
         let x = rows_of(session, &args.x, op.dtype, rows, [op.d_in; 2])?;
         let small = op.clone().with_tokens(rows.len() as u64).with_d_out(columns.len() as u64);
-        let host = linear::Host { x, w: weight.clone(), bias: bias_at(by, &columns), residual, delta: None, norm: None };
+        let host = linear::Host { x, w: weight.clone(), bias: bias_at(by, &columns), residual, delta: None, norm: None, input_norm: None };
         Ok(Sample::new(Posed { op: small, host }, places(rows, &columns, op.d_out)))
     };
     rows.chunks(4).map(sample).collect()
