@@ -77,7 +77,7 @@ pub struct TransformerLayer<D: Backend> {
 /// The MLP's plans: see [`Layer::mlp_products`].
 enum Mlp<D: Backend> {
     Fused(Plan<FusedMlp, D>),
-    Products([Plan<Linear, D>; 2]),
+    Products(Box<[Plan<Linear, D>; 2]>),
 }
 
 /// One launch of a layer, with its name.
@@ -115,7 +115,7 @@ impl<D: Backend> TransformerLayer<D> {
             attention: session.plan(attention)?,
             output: session.plan(output)?,
             mlp: match products {
-                Some([up, down]) => Mlp::Products([session.plan(up)?, session.plan(down)?]),
+                Some([up, down]) => Mlp::Products(Box::new([session.plan(up)?, session.plan(down)?])),
                 None => Mlp::Fused(session.plan(mlp)?),
             },
             normed: room(sizes.hidden)?,
@@ -179,7 +179,8 @@ impl<D: Backend> TransformerLayer<D> {
                 };
                 [Some(("mlp", Launch::FusedMlp(plan, args))), None]
             }
-            Mlp::Products([up, down]) => {
+            Mlp::Products(products) => {
+                let [up, down] = products.as_ref();
                 ensure(weights.gate.is_none(), "layer: gate", "none: its MLP has one weight in its first product", "one")?;
                 let inner = packed("layer: intermediate", up.op().d_out)?;
                 let first = product(&weights.up, &self.normed, None, &inner);

@@ -206,7 +206,14 @@ impl Kernel<Pointwise> for Wgpu {
         VARIANTS[0]
     }
 
-    unsafe fn launch(&self, queue: &mut Queue, plan: &Plan, workspace: &Slice<Self>, args: &PointwiseArgs<Self>) -> Result<()> {
+    unsafe fn launch(&self, queue: &mut Queue, plan: &Plan, _: &Slice<Self>, args: &PointwiseArgs<Self>) -> Result<()> {
+        self.launch_all(queue, plan, args)
+    }
+}
+
+impl Wgpu {
+    /// All rows of an operation, and then the operations that it is followed by.
+    fn launch_all(&self, queue: &mut Queue, plan: &Plan, args: &PointwiseArgs<Self>) -> Result<()> {
         let op = &plan.op;
         let mut row = 0;
         while row < op.rows {
@@ -220,17 +227,12 @@ impl Kernel<Pointwise> for Wgpu {
             let frequencies = args.frequencies.clone();
             let turned = PointwiseArgs { positions: args.positions.clone(), frequencies, ..PointwiseArgs::new(args.y.clone(), args.y.clone()) };
             let kept = PointwiseArgs { positions: args.slots.clone(), pages: args.pages.clone(), ..PointwiseArgs::new(kept, pool.clone()) };
-            // SAFETY: the parts are within the operands of the whole, which `check` accepted.
-            unsafe {
-                Kernel::<Pointwise>::launch(self, queue, turn, workspace, &turned)?;
-                Kernel::<Pointwise>::launch(self, queue, keep, workspace, &kept)?;
-            }
+            self.launch_all(queue, turn, &turned)?;
+            self.launch_all(queue, keep, &kept)?;
         }
         Ok(())
     }
-}
 
-impl Wgpu {
     /// Rows `row..row + rows` of y.
     fn launch_rows(&self, queue: &mut Queue, plan: &Plan, args: &PointwiseArgs<Self>, row: u64, rows: u64) -> Result<()> {
         let (op, Some(pipeline)) = (&plan.op, &plan.pipeline) else { return Ok(()) };

@@ -104,7 +104,7 @@ pub const MOST_NORMED: usize = 16;
 /// # Errors
 /// A device that fails.
 pub fn normed<D: Backend>(session: &Session<D>, form: &Form, dtype: DType, rows: u64) -> Result<Option<Plan<Linear, D>>> {
-    let [Part { d_out, rank: None }] = form.parts[..] else { return Ok(None) };
+    let [Part { d_out, rank: None, .. }] = form.parts[..] else { return Ok(None) };
     let (d_out, activation) = if form.gated { (d_out / 2, Some(Activation::Silu)) } else { (d_out, None) };
     let product = Linear::new(dtype, [rows, form.d_in, d_out]).with_padded_weights().with_bias(form.bias).with_residual(form.residual);
     match session.plan(Linear { input_norm: form.norm, gated: form.gated, activation, ..product }) {

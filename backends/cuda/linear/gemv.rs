@@ -165,7 +165,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, _workspace: &Slice<Cuda
         eps: f32::from_bits(op.input_norm.unwrap_or(0)),
         early: 0,
     };
-    let places = params.x | params.w | params.norm | (params.x_stride | params.w_stride | op.d_in) * op.dtype.size();
+    let places = params.x | params.w | params.norm | ((params.x_stride | params.w_stride | op.d_in) * op.dtype.size());
     let entry = if places.is_multiple_of(16) { "linear_gemv" } else { "linear_gemv_anywhere" };
     // Each kernel's PDL wait stands before its first read of what is no weight.
     let launch = Launch { overlap: plan.target.arch >= Arch(90), shared_bytes: shared_bytes(op), ..Launch::new(op.d_out.div_ceil(OUTPUTS) as u32, THREADS) };
