@@ -204,6 +204,9 @@ pub struct Hints {
     pub split_mlp: bool,
     /// Whether a product is faster with the norm that follows it ([`Linear::norm`](crate::ops::Linear::norm)).
     pub norm_in_product: bool,
+    /// The most outputs of a product of few rows that is faster with the norm before it ([`Linear::input_norm`](crate::ops::Linear::input_norm)); none where
+    /// no product is.
+    pub normed_outputs: Option<u64>,
     /// Whether a product in f16 or bf16 is faster with the adapters' part of several projections ([`Linear::delta`](crate::ops::Linear::delta)).
     pub slices_in_product: bool,
     /// Whether adapters in f16 or bf16 are faster as two dense factors each than in the other forms of an encoder, but for codes over shared

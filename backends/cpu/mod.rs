@@ -29,7 +29,7 @@ pub use queue::{Graph, Queue};
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::device::{Caps, Clock, Device, Open, Slice};
+use crate::device::{Caps, Clock, Device, Hints, Open, Slice};
 use crate::error::{Error, Result, ensure};
 use memory::Budget;
 use view::View;
@@ -43,6 +43,11 @@ impl Device for Cpu {
 
     fn caps(&self) -> &Caps {
         &self.caps
+    }
+
+    /// The work of a norm is the same in a product as before it, and a launch less is a wait less.
+    fn hints(&self) -> Hints {
+        Hints { normed_outputs: Some(u64::MAX), ..Hints::default() }
     }
 
     fn queue(&self) -> Result<Queue> {

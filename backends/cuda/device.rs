@@ -224,7 +224,9 @@ impl Device for Cuda {
         let page_rows = (self.arch.0 == 90).then_some(128);
         let (split_mlp, norm_in_product, slices_in_product, dense_adapters) = (true, true, true, true);
         let (dtype, batch_tokens) = (Some(DType::F16), Some(131_072));
-        Hints { split_mlp, norm_in_product, slices_in_product, dense_adapters, dtype, batch_tokens, page_rows, beside_host: true }
+        // Four blocks an SM of `sm80_gemv`, of eight outputs each.
+        let normed_outputs = Some(32 * u64::from(self.target().units));
+        Hints { split_mlp, norm_in_product, normed_outputs, slices_in_product, dense_adapters, dtype, batch_tokens, page_rows, beside_host: true }
     }
 
     fn synchronize(&self, queue: &mut Queue) -> Result<()> {

@@ -98,14 +98,17 @@ impl<D: Backend> Products<D> {
 /// The most rows that products norm on their way: with more, a norm's own launch is a small part of a step.
 pub const MOST_NORMED: usize = 16;
 
-/// The plan of the one product of a form on rows that are normed on the way, with gates where its parts are gates; none where it has several products, or
-/// the backend has no such product.
+/// The plan of the one product of a form on rows that are normed on the way, with gates where its parts are gates; none where it has several products,
+/// or the backend has no such product or is faster without.
 ///
 /// # Errors
 /// A device that fails.
 pub fn normed<D: Backend>(session: &Session<D>, form: &Form, dtype: DType, rows: u64) -> Result<Option<Plan<Linear, D>>> {
     let [Part { d_out, rank: None, .. }] = form.parts[..] else { return Ok(None) };
     let (d_out, activation) = if form.gated { (d_out / 2, Some(Activation::Silu)) } else { (d_out, None) };
+    if session.device().hints().normed_outputs.is_none_or(|most| d_out > most) {
+        return Ok(None);
+    }
     let product = Linear::new(dtype, [rows, form.d_in, d_out]).with_padded_weights().with_bias(form.bias).with_residual(form.residual);
     match session.plan(Linear { input_norm: form.norm, gated: form.gated, activation, ..product }) {
         Ok(plan) => Ok(Some(plan)),

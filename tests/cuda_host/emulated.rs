@@ -31,11 +31,12 @@ const WIDE: &str = "TRIFUSE_EMULATOR_UNITS=48";
 /// clusters, masks, lists of blocks, codes of one width and of many, adapters. `aligned` is what TMA can read.
 const FEW_AMPERE: Kernels = Kernels {
     arch: "80",
-    words: "checksum/pieces65537 (simt | attention/causal129_bf16 (sm80, | attention/paged16_f16 (sm80_decode, | vectors/attention_varlen_causal (sm80_varlen_short, \
+    words: "checksum/pieces65537 (simt | attention/causal129_bf16 (sm80, | attention/paged16_f16 (sm80_decode, | attention/paged64_block_window_bf16 (sm80_decode_block, aligned | vectors/attention_varlen_causal (sm80_varlen_short, \
             | codebook_gemm/codes_four_f16 (sm80, | codebook_gemm/runs200_overwrite_f16 (sgmv_long, \
             | codebook_gemm/segments150_odd_three_f16 (sgmv, | codebook_gemm/lora_runs200_f16 (sgmv_dense, \
             | fused_mlp/gated_bias1_f16 (gemm | fused_mlp/tokens255_f16 (gemm, \
-            | linear/tokens255_f16 (sm80 | linear/everything_bf16 (sm80, | linear/k4095_bf16 (sm80_gemv_unaligned",
+            | linear/tokens255_f16 (sm80 | linear/everything_bf16 (sm80, | linear/k4095_bf16 (sm80_gemv_unaligned \
+            | linear/normed_gated16_k576_bf16 (sm80_gemv, aligned | linear/normed_gated3_k333_f16 (sm80_gemv,",
     most_flops: "1e7",
 };
 const FEW_HOPPER: Kernels = Kernels {

@@ -50,14 +50,13 @@ pub(crate) const SKINNY_LORA: Configs<Linear> = Configs {
     choose: |op, target| skinny_lora(op, target).map_or(0, |chosen| number(Adapted::all(target.arch).into_iter(), &chosen)),
 };
 
-/// The most blocks an SM of `sm80_gemv`, and its longest K: W is then so small that a launch takes longer than its bytes.
+/// The most blocks an SM of `sm80_gemv`: W is then so small that a launch takes longer than its bytes.
 const GEMV_BLOCKS: u64 = 4;
-const GEMV_DEPTH: u64 = 2048;
 
 /// Whether `sm80_gemv` is worth taking, or what is faster.
 pub(crate) fn suits_gemv(op: &Linear, target: &Target) -> Suits {
     unaligned(op, target).err().ok_or("rows of an odd length are read two bytes at a time")?;
-    match op.d_in <= GEMV_DEPTH && op.d_out <= GEMV_BLOCKS * gemv::OUTPUTS * u64::from(target.units) {
+    match op.d_out <= GEMV_BLOCKS * gemv::OUTPUTS * u64::from(target.units) {
         true => Ok(()),
         false => Err(format!("{} outputs of a K of {}: streaming W is as fast as memory", op.d_out, op.d_in)),
     }

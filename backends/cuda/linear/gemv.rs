@@ -59,7 +59,7 @@ params! {
 }
 
 /// The most elements of K, by kernel: 256 for each of a thread's registers of 16 bytes.
-pub(crate) const DEPTHS: [u64; 3] = [1024, 2048, 4096];
+pub(crate) const DEPTHS: [u64; 2] = [1024, 2048];
 /// The most rows of X, and outputs of a block, in `kernels/gemm/sm80/gemv.cuh`; its threads, and elements of K of a chunk.
 const ROWS: u64 = 16;
 pub(crate) const OUTPUTS: u64 = 8;
@@ -94,7 +94,7 @@ pub(crate) fn names(_: Arch) -> Vec<String> {
 
 /// The configuration of a target that supports the operation.
 fn configured(target: &Target) -> u64 {
-    target.configured(DEPTHS.into_iter()).unwrap_or(DEPTHS[2])
+    target.configured(DEPTHS.into_iter()).unwrap_or(DEPTHS[1])
 }
 
 /// Elements from a normed row to the next: neighbours fall into different halves of the banks.
@@ -131,7 +131,7 @@ fn unit(form: Form, depth: Option<u64>, shared_bytes: u32) -> Unit {
         headers: vec![("gemm/sm80/gemv_params.cuh", GemvParams::cuda())],
         defines: vec![
             ("ELEMENT", dtype.name().into()),
-            ("GEMV_CHUNKS", (depth.unwrap_or(DEPTHS[2]) / 256).to_string()),
+            ("GEMV_CHUNKS", (depth.unwrap_or(DEPTHS[1]) / 256).to_string()),
             flag("GEMV_GATED", gated),
             flag("GEMV_NORMED", normed),
             flag("GEMV_ALIGNED", depth.is_some()),
@@ -194,10 +194,8 @@ mod tests {
         let takes = |op: Linear, target| supports(&op, target).is_ok();
         let of = |tokens, d_in| Linear::new(DType::F16, [tokens, d_in, 960]);
         let (h200, rtx) = (&Target::H200, &Target::RTX_3090);
-        assert!(
-            takes(of(1, 576), rtx) && takes(of(16, 4096).with_input_norm(norm), h200) && takes(of(16, 4096), rtx) && takes(of(3, 333).with_gated(true), h200)
-        );
-        assert!(!takes(of(17, 576), h200) && !takes(of(1, 4097), h200) && !takes(of(16, 4096).with_input_norm(norm), rtx));
+        assert!(takes(of(1, 576), rtx) && takes(of(16, 2048).with_input_norm(norm), rtx) && takes(of(3, 333).with_gated(true), h200));
+        assert!(!takes(of(17, 576), h200) && !takes(of(1, 2049), h200));
         assert!(!takes(of(1, 576).with_batch_invariant(true), h200) && !takes(of(1, 576).with_norm(norm), h200));
     }
 }

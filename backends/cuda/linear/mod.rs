@@ -78,9 +78,9 @@ mod tests {
         }
         assert!([[17, 960, 576], [1, 4096, 4096], [1, 49_152, 576]].iter().all(|sizes| name(*sizes, &Target::H200) == Some("sm90_skinny")));
         // A norm before the product is the only kernel's that has one.
-        let normed = Linear::new(DType::F16, [1, 4096, 12_288]).with_input_norm(Some(1e-5f32.to_bits()));
+        let normed = Linear::new(DType::F16, [1, 2048, 12_288]).with_input_norm(Some(1e-5f32.to_bits()));
         assert_eq!(taken(&normed, &Target::H200), Some(("sm80_gemv", 0)));
-        assert_eq!(taken(&normed.with_tokens(17), &Target::H200), None);
+        assert_eq!([normed.clone().with_tokens(17), normed.with_d_in(4096).with_padded_weights()].map(|op| taken(&op, &Target::H200)), [None, None]);
     }
 
     #[test]
