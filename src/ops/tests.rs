@@ -80,6 +80,7 @@ proptest! {
         sane(&Linear { bias: flag, residual: core, ..linear.clone() })?;
         sane(&Linear { delta: Some(delta), ..linear.clone() })?;
         sane(&linear.clone().with_padded_weights())?;
+        sane(&linear.clone().with_gated(flag).with_input_norm(core.then_some(adapters)))?;
         sane(&Linear { x_stride, w_stride: rank, ..linear })?;
         let mlp = FusedMlp::new(DType::F32, [tokens, d_in, rank, d_out], Activation::Relu);
         let mlp = FusedMlp { gated: flag, bias1: core, bias2: flag, residual: core, ..mlp };
@@ -93,7 +94,9 @@ proptest! {
         let cache = PageShape { batch: rank, pages: x_stride, page: d_out, pool_pages: d_in };
         let append = pointwise::Kind::Append { cache, stride: x_stride };
         let [store, gates] = [pointwise::Kind::Store { slots: adapters, stride: x_stride }, pointwise::Kind::Glu(Activation::Silu)];
-        for kind in [pointwise::Kind::L2Normalise, pointwise::Kind::Rope { head_dim: rank, turn }, in_place, embedding, sum, append, store, gates] {
+        let to = if core { pointwise::Places::Pages(cache) } else { pointwise::Places::Slots(adapters) };
+        let heads = pointwise::Kind::Heads(pointwise::Heads::new(rank, turn, x_stride, to).with_first(d_out).with_kept(d_in));
+        for kind in [heads, pointwise::Kind::L2Normalise, pointwise::Kind::Rope { head_dim: rank, turn }, in_place, embedding, sum, append, store, gates] {
             sane(&Pointwise { dtype: DType::F16, rows: tokens, columns: d_in, kind })?;
         }
         sane(&Sample { dtype: if flag { DType::F16 } else { DType::F32 }, rows: tokens, vocabulary: d_in, stride: x_stride, mask: flag })?;
