@@ -7,9 +7,9 @@ use std::process::Command;
 use libtest_mimic::Trial;
 use trifuse::Error;
 use trifuse::backends::cuda::jit::{Arch, Source, Unit};
-use trifuse::backends::cuda::{Cache, catalogue, nvrtc_version};
+use trifuse::backends::cuda::{Cache, nvrtc_version};
 
-use super::ledger::{Work, all_work, holds_line, known, line_of};
+use super::ledger::{Work, all_work, known, line_of};
 use super::ptx::{AMPERE, HOPPER};
 use super::waits;
 
@@ -47,12 +47,6 @@ pub fn probe_unit(source: &'static str) -> Unit {
     Unit { entries: &["probe"], ..Unit::new("probe", Source { path: "probe.cu", text: source }) }
 }
 
-/// The instructions of a disassembly. One conversion has its source type spelt out for some architectures alone.
-fn instructions(cubin: &[u8]) -> Vec<String> {
-    let short = |line: &str| line.replace(".BF16.F32.PACK_AB", ".BF16.PACK_AB").replace(".F16.F32.PACK_AB", ".PACK_AB");
-    disassemble(cubin).lines().filter(|line| line.contains("/*")).map(short).collect()
-}
-
 /// A test that panics where it fails, or its name with what it lacks, ignored.
 pub fn trial(name: &str, lacks: Option<&str>, body: Box<dyn FnOnce() + Send>) -> Trial {
     super::trial(name, lacks, move || {
@@ -65,9 +59,6 @@ pub fn trial(name: &str, lacks: Option<&str>, body: Box<dyn FnOnce() + Send>) ->
 const DRAWN: usize = 12;
 /// Kernels that the ledger lacks that are compiled, where not all are: a change to a header that many include has more.
 const LACKING: usize = 240;
-
-/// Of how many variants whose kernel the ledger holds one is compiled for two architectures that get the same code, where not all are.
-const ALIKE: usize = 4;
 
 /// Whether all kernels are compiled, and the number from which on they are drawn where not.
 fn draw() -> (bool, usize) {
@@ -120,36 +111,10 @@ fn kernels(lacks: Option<&'static str>) -> Vec<Trial> {
     trials
 }
 
-/// Trials of one unit of each variant that both architectures have: all that the ledger lacks, and some of those that it holds.
-fn alike(lacks: Option<&'static str>) -> Vec<Trial> {
-    let (known, (all, turn)) = (known(), draw());
-    let units = catalogue().into_iter().filter_map(|entry| Some((format!("{}/{}", entry.op, entry.variant), entry.units(Arch(86)).into_iter().next()?)));
-    let (mut trials, mut held, mut left) = (Vec::new(), 0, 0);
-    for (of, unit) in units {
-        let new = [86, 89].iter().any(|&arch| !holds_line(&known, &unit, Arch(arch)));
-        held += usize::from(!new);
-        if !all && !new && !(held + turn).is_multiple_of(ALIKE) {
-            left += 1;
-            continue;
-        }
-        let same = move || {
-            let [one, two] = [86, 89].map(|arch| instructions(&compile(&unit, Arch(arch)).unwrap().cubin));
-            assert!(!one.is_empty() && one == two, "{}: sm_86 and sm_89 differ, so that each needs all units", unit.name);
-        };
-        trials.push(trial(&format!("compile: {of}: sm_86 and sm_89 get the same code"), lacks, Box::new(same)));
-    }
-    if left > 0 {
-        let name = format!("compile: {left} more variants for sm_86 and sm_89 (skipped: the ledger holds them; TRIFUSE_ALL_KERNELS=1 compiles all)");
-        trials.push(Trial::test(name, || Ok(())).with_ignored_flag(true));
-    }
-    trials
-}
-
 pub fn trials() -> Vec<Trial> {
     let lacks = nvrtc_version().is_err().then_some("NVRTC");
     let shows = lacks.or_else(|| nvdisasm().is_none().then_some("nvdisasm"));
     let mut trials = kernels(shows);
-    trials.extend(alike(shows));
     let late = r#"
         #include "ptx/grid.cuh"
         extern "C" __global__ void probe(const float *from, float *to) { float value = from[0]; grid_wait(); to[0] = value; }

@@ -11,17 +11,15 @@ use super::trial;
 /// Names of variants, at most. The design asked for 32: two are of LoRA as it is trained, one is of `sample`, one of `checksum`, one of a server's steps, and
 /// three are of a decoder's steps with fewer launches (`sm80_gemv`, `sm80_decode_block`, `heads`).
 const VARIANTS: usize = 40;
-/// Kernels of all architectures that are checked, each counted once an architecture, at most. The design asked for 3,500, before LoRA as it is trained had
-/// kernels of its own, some 50 an architecture, a server's steps, some 20, a decoder's steps with fewer launches, some 35 (`sm80_gemv` 24), and sequences at
-/// slots 12 on Hopper. What is above them otherwise are tiles of `gemm_wgmma`, which the rules of speed of `linear` still take.
-const KERNELS: usize = 3995;
+/// Kernels of all architectures that are checked, each counted once for each machine code, at most: what the design asked for.
+const KERNELS: usize = 3500;
 
 pub fn trials() -> Vec<Trial> {
     vec![trial("house: variants and kernels stay few", None, || {
         let entries = catalogue();
         println!("variants: {}", entries.len());
         let mut names: HashSet<&str> = HashSet::new();
-        let mut all = 0;
+        let mut all = HashSet::new();
         for arch in Arch::CHECKED {
             let mut units = HashSet::new();
             for unit in entries.iter().flat_map(|entry| [entry.units(arch), entry.helpers(arch)]).flatten() {
@@ -32,8 +30,9 @@ pub fn trials() -> Vec<Trial> {
                 units.insert(unit.hash(arch));
             }
             println!("kernels compiled for {arch}: {}", units.len());
-            all += units.len();
+            all.extend(units);
         }
+        let all = all.len();
         println!("kernels compiled for all architectures: {all}");
         println!("kernel entries: {}", names.len());
         match (entries.len() <= VARIANTS, all <= KERNELS) {

@@ -137,7 +137,7 @@ pub fn all_work() -> Vec<Work> {
     let each = || catalogue().into_iter().flat_map(|entry| Arch::CHECKED.map(|arch| (entry, arch)));
     let mut met = HashSet::new();
     let all = each().flat_map(|(entry, arch)| own(entry, arch)).chain(each().flat_map(|(entry, arch)| beside(entry, arch)));
-    all.filter(|work| met.insert((work.key(), work.arch))).collect()
+    all.filter(|work| met.insert(work.key())).collect()
 }
 
 /// The committed lines by unit.
@@ -149,11 +149,6 @@ pub fn known() -> BTreeMap<String, Line> {
 /// The line of a unit, if the ledger has one.
 pub fn line_of<'a>(known: &'a BTreeMap<String, Line>, work: &Work) -> Option<&'a Line> {
     known.get(&work.key())
-}
-
-/// Whether the ledger has a line of a unit.
-pub fn holds_line(known: &BTreeMap<String, Line>, unit: &Unit, arch: Arch) -> bool {
-    known.contains_key(&key(unit, arch))
 }
 
 /// Prints the ledger anew: lines of units that are as they were are kept, all others compiled on every core; none is begun after

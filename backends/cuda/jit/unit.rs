@@ -29,6 +29,14 @@ impl Arch {
     /// The architectures that every variant is checked on.
     pub const CHECKED: [Self; 4] = [Self(80), Self(86), Self(89), Self(90)];
 
+    /// The architecture that code for this one is compiled for.
+    ///
+    /// Machine code runs on later minor revisions of its compute capability as well (CUDA C++ Programming Guide, "Binary Compatibility"), and the
+    /// compiler makes the same of every kernel for 8.6 and for 8.9 (lab/compile-units.md).
+    pub fn compiled(self) -> Self {
+        if self == Self(89) { Self(86) } else { self }
+    }
+
     /// Shared memory that one block may use, in bytes, where that is known.
     pub fn shared_bytes(self) -> Option<u32> {
         match self.0 {
@@ -90,7 +98,7 @@ impl Unit {
     fn options(&self, arch: Arch) -> Vec<String> {
         static SWITCHES: OnceLock<[bool; 2]> = OnceLock::new();
         let [lines, debug] = *SWITCHES.get_or_init(|| [KERNEL_LINES, KERNEL_DEBUG].map(|name| std::env::var_os(name).is_some_and(|value| value == "1")));
-        let mut options = vec![format!("--gpu-architecture={arch}"), "--std=c++17".into(), "--ptxas-options=-v".into()];
+        let mut options = vec![format!("--gpu-architecture={}", arch.compiled()), "--std=c++17".into(), "--ptxas-options=-v".into()];
         options.extend(lines.then(|| "--generate-line-info".into()));
         options.extend(self.defines.iter().map(|(name, value)| format!("-D{name}={value}")));
         options.extend(debug.then(|| "-DTRIFUSE_DEBUG=1".into()));
@@ -113,7 +121,7 @@ impl Unit {
             return Err(failed(format!("{by} includes {name}, which is {found}; includes are quoted, by their path from kernels/")));
         }
         let (major, minor) = version;
-        if !supported().contains(&(arch.0 as i32)) {
+        if !supported().contains(&(arch.compiled().0 as i32)) {
             return Err(failed(format!("NVRTC {major}.{minor} does not know this architecture; install a newer NVRTC")));
         }
         let all = included(&self.source, &self.headers, Follow::All);
