@@ -37,6 +37,9 @@ use libtest_mimic::{Arguments, Trial};
 use life::{Ending, Life};
 use world::World;
 
+#[global_allocator]
+static ALLOCATOR: figures::Counting = figures::Counting;
+
 /// Lives after which the level of memory and descriptors is that of a program that has seen all: each way to end, with one device and with two.
 const WARM: u64 = 6;
 /// The fewest lives.
