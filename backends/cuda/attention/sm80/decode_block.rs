@@ -3,6 +3,7 @@
 use crate::backends::cuda::attention::choose;
 use crate::backends::cuda::attention::early::early;
 use crate::backends::cuda::attention::params::{AttentionParams, headers, parameters};
+use crate::backends::cuda::attention::repack::in_order;
 use crate::backends::cuda::attention::sm80::tile::{self as sm80, key_rows};
 use crate::backends::cuda::attention::sm80::unaligned;
 use crate::backends::cuda::jit::{Arch, Unit, source};
@@ -68,6 +69,7 @@ fn unit(head_dim: u64, dtype: DType) -> Unit {
 
 fn supports(op: &Attention, target: &Target) -> std::result::Result<(), String> {
     sm80::limits(op, target)?;
+    in_order(op)?;
     if !matches!(op.form, Form::Paged(_) | Form::Dense) || op.q_len != 1 {
         return Err("it runs one query a sequence over caches in pages, or end to end".into());
     }
