@@ -56,6 +56,7 @@ pub async fn answer(app: &Arc<App>, mut router: Router, mut request: Request<Bod
     let began = app.shared.clock.now();
     let id = request_id(app, request.headers());
     let path = request.uri().path().to_owned();
+    let open_inference = path == "/v2" || path.starts_with("/v2/");
     let guarded = path.starts_with("/v1/") || (path.starts_with("/v2/") && !path.starts_with("/v2/health/"));
     let account = if guarded { app.account(request.headers(), || about(&request)) } else { Account::default() };
     let let_in = |request: &mut Request<Body>| {
@@ -83,7 +84,7 @@ pub async fn answer(app: &Arc<App>, mut router: Router, mut request: Request<Bod
         account.failed(code);
     }
     account.answered(Answer::Http(response.status().as_u16()));
-    if let Some(Message(message)) = response.extensions().get::<Message>().filter(|_| path.starts_with("/v2")) {
+    if let Some(Message(message)) = response.extensions().get::<Message>().filter(|_| open_inference) {
         // The open inference protocol has errors of its own form.
         let body = serde_json::json!({"error": message}).to_string();
         *response.body_mut() = Body::from(body);

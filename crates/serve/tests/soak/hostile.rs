@@ -6,7 +6,7 @@ use std::thread::Scope;
 use std::time::{Duration, Instant};
 
 use rand::Rng as _;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::callers::{May, any, check_vectors, judge, question, stream};
 use super::life::Life;
@@ -180,6 +180,7 @@ fn check_told(life: &Life<'_>, answer: &[u8]) {
     if status == 404
         && let Some(body) = body
     {
-        assert_ne!(body["error"]["code"], json!(null), "{text}");
+        // By the open inference protocol's paths, which nonsense may name, an error is its words alone.
+        assert!(body["error"].is_string() || body["error"]["code"].is_string(), "{text}");
     }
 }

@@ -72,7 +72,7 @@ fn a_request_keeps_its_id_or_gets_one() {
 fn what_is_no_route_is_told() {
     let server = Running::new();
     let mut client = server.client();
-    for path in ["/index.html", "/v1", "/v1/nothing", "/health/x"] {
+    for path in ["/index.html", "/v1", "/v1/nothing", "/v26/models", "/health/x"] {
         let answer = client.get(path);
         assert_eq!((answer.status, answer.code().as_str()), (404, "route_not_found"), "{path}");
     }
