@@ -4,6 +4,7 @@
 #   scripts/emulate.sh 90 linear/ '(sm90'          cases whose names hold both words, on compute capability 9.0
 #   scripts/emulate.sh 90 attention/ '|' '(sm90)'   either of them
 #   scripts/emulate.sh 80 '(sm80' --list           which there are
+#   scripts/emulate.sh 90 --models tiny            language models end to end: trials of crates/cli/tests/llm whose names hold the word
 #
 # The order of threads and of what arrives is the other way round with TRIFUSE_EMULATOR_BACKWARDS=1. Cases of more than
 # TRIFUSE_MOST_FLOPS=2e6 operations are left out. TRIFUSE_CONFIGS=all runs every configuration of a variant, not only the chosen one. What was compiled is kept in target/emulator.
@@ -11,6 +12,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 arch=${1:?expected a compute capability, 80 or 90, and parts of names}
 shift
+program=conformance
+[[ "${1:-}" != --models ]] || { program=llm && shift; }
 words=() options=()
 for word in "$@"; do
   case $word in
@@ -20,8 +23,8 @@ for word in "$@"; do
 done
 
 # The suite that cargo built last: what kernels are compiled from is inside it. Where it does not build, cargo says why.
-suite=$(cargo test --locked --quiet --all-features --no-run --test conformance --message-format=json-render-diagnostics |
-  sed -n 's/.*"executable":"\([^"]*conformance-[^"]*\)".*/\1/p' | tail -n 1)
+suite=$(cargo test --locked --quiet --all-features --no-run --test "$program" --message-format=json-render-diagnostics |
+  sed -n 's/.*"executable":"\([^"]*'"$program"'-[^"]*\)".*/\1/p' | tail -n 1)
 
 folder=$(tests/cuda_emulator/build.sh)
 export LD_LIBRARY_PATH=$folder TRIFUSE_CUDA_LIB_DIR=$folder TRIFUSE_CACHE_DIR=$folder/kernels
@@ -29,4 +32,5 @@ export LD_LIBRARY_PATH=$folder TRIFUSE_CUDA_LIB_DIR=$folder TRIFUSE_CACHE_DIR=$f
 export TRIFUSE_KERNEL_DEBUG=${TRIFUSE_KERNEL_DEBUG:-1}
 export TRIFUSE_SUITE=cases TRIFUSE_CONFIGS=${TRIFUSE_CONFIGS:-chosen}
 export TRIFUSE_EMULATOR_ARCH=$arch TRIFUSE_BACKEND=cuda TRIFUSE_MATCH="${words[*]}" TRIFUSE_MOST_FLOPS=${TRIFUSE_MOST_FLOPS:-2e6}
+[[ $program == conformance ]] || { cd crates/cli && exec "$suite" "[cuda] ${words[*]}" "${options[@]}"; }
 exec "$suite" "${options[@]}"

@@ -198,8 +198,9 @@ pub fn assert_same(found: &[Answer], wanted: &[Answer], how: &str) {
 }
 
 pub fn trials<D: Backend>(device: &Arc<D>) -> Vec<Trial> {
-    let tests: [Test<D>; 10] = [
+    let tests: [Test<D>; 11] = [
         ("engine: a request is answered as the model alone answers it", as_the_model),
+        ("engine: steps of few rows in 16 bits give the model's forecasts", in_few_launches),
         ("engine: a request in any batch has the bits that it has alone", in_any_batch),
         ("engine: a prompt in parts has the bits of the whole", in_parts),
         ("engine: a cached prefix has the bits of a computed one, and of its own adapter", cached),
@@ -230,6 +231,30 @@ fn as_the_model<D: Backend>(device: &Arc<D>) {
                 let sum: f64 = logits.iter().map(|logit| f64::from(logit - highest).exp()).sum();
                 let want = f64::from(logits[*token as usize] - highest) - sum.ln();
                 assert!((f64::from_bits(*bits) - want).abs() < 1e-4 && logits[*token as usize] >= highest - 1e-4, "{} of {want}", f64::from_bits(*bits));
+                logits = model.run(&mut context, &[*token], 1).unwrap();
+            }
+        }
+    }
+}
+
+/// Steps of up to 16 rows, which have launches of their own where a device has the operations: log-probabilities near float32's, also where
+/// a request reads some hundreds of keys.
+fn in_few_launches<D: Backend>(device: &Arc<D>) {
+    let tiny = tiny(kinds().len() - 2);
+    let mut arrivals: Vec<Arrival> = requests(7, 60, false, 43).into_iter().map(|(_, request)| (0, request.with_sampling(SamplingParams::greedy()))).collect();
+    arrivals[3].1.prompt = (0..300u32).map(|at| at * at % VOCABULARY as u32).collect();
+    let mut model = Model::open(device.clone(), &tiny.files, DType::F32).unwrap();
+    for (dtype, most) in [(DType::F16, 1e-2), (DType::BF16, 8e-2)] {
+        let answers = serve(&mut engine_in(dtype, device, &tiny, roomy().with_invariant(false), false), &arrivals);
+        for ((_, request), answer) in arrivals.iter().zip(&answers) {
+            let mut context = model.context(400).unwrap();
+            let mut logits = model.run(&mut context, &request.prompt, 1).unwrap();
+            assert_eq!(answer.tokens.len(), request.max_tokens);
+            for (token, bits) in &answer.tokens {
+                let highest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                let (sum, off) = (logits.iter().map(|logit| f64::from(logit - highest).exp()).sum::<f64>(), most * f64::from(highest.abs()));
+                let want = f64::from(logits[*token as usize] - highest) - sum.ln();
+                assert!((f64::from_bits(*bits) - want).abs() <= off && want + sum.ln() >= -off, "{dtype}: {} of {want}, {off} allowed", f64::from_bits(*bits));
                 logits = model.run(&mut context, &[*token], 1).unwrap();
             }
         }

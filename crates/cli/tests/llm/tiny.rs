@@ -113,13 +113,19 @@ pub fn kinds() -> Vec<Kind> {
             rank: |_, number| [Some(311), Some(5), Some(313), Some(319), None, Some(315), Some(312)][number],
             ..plain("llama, ranks near lines", json!({"model_type": "llama"}))
         },
+        // A step's few launches on a GPU: heads that are turned as they are appended, caches that a block has whole, norms inside products.
+        Kind {
+            heads: [4, 2],
+            head_dim: 64,
+            ..plain("llama, heads of 64", json!({"model_type": "llama", "head_dim": 64, "num_attention_heads": 4, "num_key_value_heads": 2}))
+        },
         Kind { rank: some_ranks, bias: true, ..plain("qwen2, factored in part", json!({"model_type": "qwen2"})) },
     ]
 }
 
 /// Models whose pages hold latents of keys and values.
 pub fn latents() -> Vec<Kind> {
-    let [plain, other, qwen3, two_factors] = [8, 8, 7, 10].map(|number| kinds().swap_remove(number));
+    let [plain, other, qwen3, two_factors] = [8, 8, 7, 11].map(|number| kinds().swap_remove(number));
     let latent = |mut config: Value| {
         config["low_rank"] = json!({"latent": true});
         config
