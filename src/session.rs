@@ -70,6 +70,11 @@ impl<D: Device> Session<D> {
         &self.device
     }
 
+    /// What this session has made so far. It waits for nothing.
+    pub fn counters(&self) -> Counters {
+        self.counted.read(self.device.compiled())
+    }
+
     /// The device's name and capabilities.
     pub fn caps(&self) -> &Caps {
         self.device.caps()

@@ -3,9 +3,6 @@
 use std::ops::Sub;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::Session;
-use crate::device::Device;
-
 /// What was made since a session began. The difference of two readings is what was made between them: zeros where only plans that were there
 /// ran on memory that was there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,7 +16,7 @@ pub struct Counters {
     pub buffers: u64,
     /// Bytes of those.
     pub bytes: u64,
-    /// Pieces of code that the device has compiled or loaded, for all of its sessions ([`Device::compiled`]).
+    /// Pieces of code that the device has compiled or loaded, for all of its sessions ([`Device::compiled`](crate::device::Device::compiled)).
     pub compiled: u64,
 }
 
@@ -65,13 +62,10 @@ impl Counted {
     pub fn graph(&self) {
         self.graphs.fetch_add(1, Ordering::Relaxed);
     }
-}
 
-impl<D: Device> Session<D> {
-    /// What this session has made so far. It waits for nothing.
-    pub fn counters(&self) -> Counters {
-        let Counted { plans, graphs, buffers, bytes } = &self.counted;
-        let [plans, graphs, buffers, bytes] = [plans, graphs, buffers, bytes].map(|count| count.load(Ordering::Relaxed));
-        Counters { plans, graphs, buffers, bytes, compiled: self.device.compiled() }
+    /// The counts so far, and what the device says of its own.
+    pub fn read(&self, compiled: u64) -> Counters {
+        let [plans, graphs, buffers, bytes] = [&self.plans, &self.graphs, &self.buffers, &self.bytes].map(|count| count.load(Ordering::Relaxed));
+        Counters { plans, graphs, buffers, bytes, compiled }
     }
 }
