@@ -1,12 +1,13 @@
 //! A device whose backend is chosen while the program runs, with one type for all backends.
 
-use std::any::Any;
-use std::sync::Arc;
+mod parts;
 
 use crate::backend::{Backend, Kernel};
 use crate::device::{Caps, Clock, Clocks, Device, Hints, Slice};
-use crate::error::{Error, Result};
-use crate::ops::{Attention, Checksum, CodebookGemm, FusedMlp, Linear, Op, Pointwise, PrefixAttention, Sample, Translate, strange};
+use crate::error::Result;
+use crate::ops::{Attention, Checksum, CodebookGemm, FusedMlp, Linear, Op, Pointwise, PrefixAttention, Sample, Translate};
+use parts::other_device;
+pub use parts::{AnyBuffer, AnyPart, AnyPlan};
 
 /// A device of any backend, the crate's own or another's. A [`Session<AnyDevice>`](crate::session::Session), and everything made of it, has
 /// one type, whatever runs the work. [`Choice::open_any`](super::Choice::open_any) opens one by its name.
@@ -47,49 +48,6 @@ impl std::fmt::Debug for AnyDevice {
     }
 }
 
-/// Memory of the device behind.
-#[derive(Clone)]
-pub struct AnyBuffer {
-    buffer: Arc<dyn Any + Send + Sync>,
-    id: usize,
-}
-
-impl AnyBuffer {
-    fn new<D: Device>(buffer: D::Buffer) -> Self {
-        Self { id: D::buffer_id(&buffer), buffer: Arc::new(buffer) }
-    }
-}
-
-/// A queue, a graph, an event or a plan of the device behind.
-pub struct AnyPart(Box<dyn Any + Send>);
-
-impl AnyPart {
-    fn new<T: Send + 'static>(part: T) -> Self {
-        Self(Box::new(part))
-    }
-
-    fn get<T: 'static>(&self) -> Result<&T> {
-        self.0.downcast_ref().ok_or_else(other_device)
-    }
-
-    fn get_mut<T: 'static>(&mut self) -> Result<&mut T> {
-        self.0.downcast_mut().ok_or_else(other_device)
-    }
-}
-
-/// A plan of the device behind, and what is asked of it without that.
-pub struct AnyPlan {
-    plan: AnyPart,
-    workspace_bytes: u64,
-    prepared_bytes: u64,
-    variant: &'static str,
-    config: Option<String>,
-}
-
-fn other_device() -> Error {
-    strange("any device")
-}
-
 /// The slice in the terms of the device behind.
 fn inner<D: Device>(slice: &Slice<AnyDevice>) -> Result<Slice<D>> {
     slice.buffer.buffer.downcast_ref().map(|buffer: &D::Buffer| Slice::new(buffer.clone(), slice.offset, slice.len)).ok_or_else(other_device)
@@ -102,6 +60,7 @@ trait ErasedDevice: Send + Sync {
     fn clock(&self) -> Clock;
     fn clocks(&self) -> Option<Clocks>;
     fn hints(&self) -> Hints;
+    fn compiled(&self) -> u64;
     fn owns(&self, buffer: &AnyBuffer) -> bool;
     fn queue(&self) -> Result<AnyPart>;
     fn alloc(&self, bytes: u64, host: bool) -> Result<AnyBuffer>;
@@ -138,6 +97,10 @@ impl<D: Device> ErasedDevice for D {
 
     fn hints(&self) -> Hints {
         Device::hints(self)
+    }
+
+    fn compiled(&self) -> u64 {
+        Device::compiled(self)
     }
 
     fn owns(&self, buffer: &AnyBuffer) -> bool {
@@ -330,6 +293,10 @@ impl Device for AnyDevice {
 
     fn hints(&self) -> Hints {
         self.device.hints()
+    }
+
+    fn compiled(&self) -> u64 {
+        self.device.compiled()
     }
 
     fn synchronize(&self, queue: &mut AnyPart) -> Result<()> {

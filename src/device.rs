@@ -67,6 +67,10 @@ pub trait Device: Sized + Send + Sync + 'static {
     fn hints(&self) -> Hints {
         Hints::default()
     }
+    /// How many pieces of code were compiled or loaded since the device was opened: modules, pipelines. It never falls. A device that compiles nothing says 0.
+    fn compiled(&self) -> u64 {
+        0
+    }
     /// Blocks until the queue is empty and reports what failed in it.
     fn synchronize(&self, queue: &mut Self::Queue) -> Result<()>;
     /// Starts a capture: launches are recorded from here on, and do not run.

@@ -1,6 +1,8 @@
 //! The safe front end: allocate, plan, run, capture, replay. It is generic over the backend, and written once.
 
+mod counters;
 mod later;
+mod memory;
 mod plan;
 mod record;
 mod room;
@@ -13,9 +15,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::backend::Kernel;
 use crate::device::{Caps, Clock, Device, Slice};
 use crate::dtype::DType;
-use crate::error::{Error, Result, ensure};
+use crate::error::{Result, ensure};
 use crate::ops::index::{AdapterCodes, Codes, HostIndex, Index, Pinned};
 use crate::ops::{Op, check, strange};
+use counters::Counted;
+pub use counters::Counters;
 pub use plan::Plan;
 use room::zeroed;
 
@@ -28,15 +32,16 @@ use room::zeroed;
 /// the queues of two sessions: [`synchronize`](Self::synchronize) the one that writes before the other reads, else it reads bytes of before or of between.
 ///
 /// # Errors
-/// Every method may return these. [`Invalid`](Error::Invalid) is for what breaks a rule, such as a call inside a [capture](Self::capture)
-/// that cannot be recorded. [`OutOfMemory`](Error::OutOfMemory) is for a device without room; what was allocated before stays usable.
-/// [`Device`](Error::Device) is for what the driver reports, also about work that an earlier call enqueued.
+/// Every method may return these. [`Invalid`](crate::Error::Invalid) is for what breaks a rule, such as a call inside a [capture](Self::capture)
+/// that cannot be recorded. [`OutOfMemory`](crate::Error::OutOfMemory) is for a device without room; what was allocated before stays usable.
+/// [`Device`](crate::Error::Device) is for what the driver reports, also about work that an earlier call enqueued.
 pub struct Session<D: Device> {
     id: u64,
     queue: D::Queue,
     device: Arc<D>,
     /// Buffers that were named since the capture began; `None` outside one.
     recording: Option<Vec<D::Buffer>>,
+    counted: Counted,
 }
 
 /// Captured work, with a hold on every buffer that it names. A replay cannot outlive its memory.
@@ -57,7 +62,7 @@ impl<D: Device> Session<D> {
     pub fn new(device: Arc<D>) -> Result<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let queue = device.queue()?;
-        Ok(Self { id: NEXT.fetch_add(1, Ordering::Relaxed), device, queue, recording: None })
+        Ok(Self { id: NEXT.fetch_add(1, Ordering::Relaxed), device, queue, recording: None, counted: Counted::default() })
     }
 
     /// The device of the session.
@@ -65,61 +70,14 @@ impl<D: Device> Session<D> {
         &self.device
     }
 
+    /// What this session has made so far. It waits for nothing.
+    pub fn counters(&self) -> Counters {
+        self.counted.read(self.device.compiled())
+    }
+
     /// The device's name and capabilities.
     pub fn caps(&self) -> &Caps {
         self.device.caps()
-    }
-
-    /// Allocates `bytes` of device memory, contents unspecified.
-    pub fn alloc(&self, bytes: u64) -> Result<Slice<D>> {
-        let most = self.caps().max_buffer_bytes;
-        if bytes > most {
-            return Err(Error::OutOfMemory { requested: bytes, purpose: format!("one buffer (the device allows {most})") });
-        }
-        Ok(Slice::new(self.device.alloc(bytes)?, 0, bytes))
-    }
-
-    /// Allocates `count` elements of a type, to which operations and [`download`](Self::download) hold the slice; contents unspecified.
-    pub fn alloc_elements(&self, dtype: DType, count: u64) -> Result<Slice<D>> {
-        let bytes = count.checked_mul(dtype.size()).ok_or_else(|| Error::invalid("alloc_elements", "a size below 2^64 bytes", count))?;
-        Ok(self.alloc(bytes)?.with_dtype(dtype))
-    }
-
-    /// Allocates `bytes` of host memory that [`copy`](Self::copy) reads and writes at the speed of the bus, where the device has such memory; else
-    /// ordinary memory. Contents are unspecified. [`read_after`](Self::read_after) reads what was copied there.
-    pub fn alloc_host(&self, bytes: u64) -> Result<Slice<D>> {
-        Ok(Slice::new(self.device.alloc_host(bytes)?, 0, bytes))
-    }
-
-    /// Allocates device memory and copies `values` to it. Values of a [`DType`] give a slice that knows its type ([`Slice::dtype`]).
-    pub fn upload<T: bytemuck::NoUninit>(&mut self, values: &[T]) -> Result<Slice<D>> {
-        let bytes: &[u8] = bytemuck::cast_slice(values);
-        let slice = self.alloc(bytes.len() as u64)?;
-        self.write(&slice, bytes)?;
-        Ok(slice.with_dtype(DType::of::<T>()))
-    }
-
-    /// Allocates device memory and copies `values` to it as rows of `columns`, a row every `stride` values, with zeros between. Weights are
-    /// loaded so where their rows are to start at multiples of 16 bytes ([`DType::row_stride`](crate::DType::row_stride)).
-    ///
-    /// # Errors
-    /// Values that are no whole rows; a stride below `columns`; no device memory.
-    pub fn upload_rows<T: bytemuck::NoUninit>(&mut self, values: &[T], columns: u64, stride: u64) -> Result<Slice<D>> {
-        ensure(size_of::<T>() > 0, "upload_rows", "values of at least one byte", "a type of none")?;
-        let rows = (values.len() as u64).checked_div(columns).unwrap_or(0);
-        ensure(rows * columns == values.len() as u64, "upload_rows", format_args!("whole rows of {columns} values"), format_args!("{} values", values.len()))?;
-        ensure(stride >= columns, "upload_rows: stride", format_args!("at least {columns}, the values of a row"), stride)?;
-        if stride == columns || rows == 0 {
-            return self.upload(values);
-        }
-        let [row, pitch] = [columns, stride].map(|count| count.saturating_mul(size_of::<T>() as u64));
-        let slice = self.alloc(rows.saturating_mul(pitch))?;
-        let mut bytes = zeroed(slice.len)?;
-        for (to, from) in bytes.chunks_exact_mut(pitch as usize).zip(values.chunks_exact(columns as usize)) {
-            to[..row as usize].copy_from_slice(bytemuck::cast_slice(from));
-        }
-        self.write(&slice, &bytes)?;
-        Ok(slice.with_dtype(DType::of::<T>()))
     }
 
     /// Copies `bytes` to the start of `dst`.
@@ -195,7 +153,9 @@ impl<D: Device> Session<D> {
     /// Copies checked index data to the device.
     pub fn index<H: HostIndex>(&mut self, host: &H) -> Result<Index<H, D>> {
         self.outside_capture("index")?;
-        Ok(Index::new(&*self.device, &mut self.queue, host)?.bound(self.id))
+        let index = Index::new(&*self.device, &mut self.queue, host)?;
+        self.counted.buffer(index.device_bytes());
+        Ok(index.bound(self.id))
     }
 
     /// Replaces index data. Captured graphs see it at their next replay.
@@ -213,7 +173,9 @@ impl<D: Device> Session<D> {
     /// Copies several indices to one allocation, so that [`update_indices`](Self::update_indices) replaces them together.
     pub fn indices<H: HostIndex>(&mut self, hosts: &[H]) -> Result<Vec<Index<H, D>>> {
         self.outside_capture("indices")?;
-        Ok(Index::packed(&*self.device, &mut self.queue, hosts)?.into_iter().map(|index| index.bound(self.id)).collect())
+        let indices = Index::packed(&*self.device, &mut self.queue, hosts)?;
+        self.counted.buffer(indices.last().map_or(0, |last| last.offset() + last.device_bytes()));
+        Ok(indices.into_iter().map(|index| index.bound(self.id)).collect())
     }
 
     /// Replaces, in one copy, the indices that [`indices`](Self::indices) made.
@@ -226,7 +188,9 @@ impl<D: Device> Session<D> {
     /// Copies index data for [`update_indices_pinned`](Self::update_indices_pinned) to host memory (see [`alloc_host`](Self::alloc_host)).
     pub fn pin_indices<H: HostIndex>(&mut self, hosts: &[H]) -> Result<Pinned<H, D>> {
         self.outside_capture("pin_indices")?;
-        Ok(Pinned::new(&*self.device, &mut self.queue, hosts)?.bound(self.id))
+        let pinned = Pinned::new(&*self.device, &mut self.queue, hosts)?;
+        self.counted.buffer(pinned.bytes());
+        Ok(pinned.bound(self.id))
     }
 
     /// Replaces the indices that [`indices`](Self::indices) made, as [`update_indices`](Self::update_indices) does, from memory that the
@@ -244,7 +208,9 @@ impl<D: Device> Session<D> {
     pub fn repeat_codes(&mut self, codes: &Index<Codes, D>, adapters: u32, first: u32) -> Result<Index<Codes, D>> {
         self.outside_capture("repeat_codes")?;
         self.own(Codes::NAME, codes.slice())?;
-        Ok(codes.repeated(&*self.device, &mut self.queue, adapters, first)?.bound(self.id))
+        let repeated = codes.repeated(&*self.device, &mut self.queue, adapters, first)?;
+        self.counted.buffer(repeated.device_bytes());
+        Ok(repeated.bound(self.id))
     }
 
     /// Replaces the codes of the adapter in `slot`.
@@ -257,7 +223,7 @@ impl<D: Device> Session<D> {
     /// Chooses the best variant for `op` and compiles it. This is slow; keep the plan.
     ///
     /// # Errors
-    /// An `op` that breaks its own rules; [`Unsupported`](Error::Unsupported) with every variant's reason; [`Compile`](Error::Compile).
+    /// An `op` that breaks its own rules; [`Unsupported`](crate::Error::Unsupported) with every variant's reason; [`Compile`](crate::Error::Compile).
     pub fn plan<O: Op>(&self, op: O) -> Result<Plan<O, D>>
     where
         D: Kernel<O>,
@@ -287,6 +253,7 @@ impl<D: Device> Session<D> {
         }
         let inner = self.device.plan(&op, only)?;
         let workspace = Slice::new(self.device.workspace(&inner)?, 0, D::workspace_bytes(&inner));
+        self.counted.plan(workspace.len);
         Ok(Plan { op, inner, workspace, session: self.id })
     }
 

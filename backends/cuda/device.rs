@@ -172,6 +172,10 @@ impl Device for Cuda {
         buffer.is_of(&self.memory)
     }
 
+    fn compiled(&self) -> u64 {
+        self.modules.lock().unwrap_or_else(PoisonError::into_inner).len() as u64
+    }
+
     fn write(&self, queue: &mut Queue, dst: &Slice<Self>, src: &[u8]) -> Result<()> {
         self.inside("write", dst, src.len() as u64)?;
         queue.write(address(dst), src)

@@ -1,5 +1,7 @@
 //! The `Device` of this backend. The other files of this folder say how it works.
 
+use std::sync::PoisonError;
+
 use super::{Buffer, Event, Graph, Queue, Wgpu};
 use crate::device::{Caps, Clock, Device, Slice};
 use crate::error::Result;
@@ -59,6 +61,10 @@ impl Device for Wgpu {
 
     fn clock(&self) -> Clock {
         if self.has_clock() { Clock::Device } else { Clock::Host }
+    }
+
+    fn compiled(&self) -> u64 {
+        self.pipelines.lock().unwrap_or_else(PoisonError::into_inner).len() as u64
     }
 
     fn synchronize(&self, queue: &mut Queue) -> Result<()> {

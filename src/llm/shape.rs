@@ -20,8 +20,30 @@ pub struct Shape {
     pub gathered: usize,
 }
 
+impl Shape {
+    /// Whether each sequence has one row.
+    pub fn one_each(&self) -> bool {
+        match self.queries {
+            Queries::Even => self.rows == self.sequences,
+            Queries::Ragged { most } => most == 1,
+        }
+    }
+
+    /// Whether passes of another shape may be passes of this one, with more spare rows, sequences and pages, and attention of the same form.
+    pub fn holds(&self, other: &Self) -> bool {
+        let alike = match (self.queries, other.queries) {
+            (Queries::Even, Queries::Even) => self.one_each() && other.one_each(),
+            (Queries::Ragged { most }, Queries::Ragged { most: least }) => (most == 1) == (least == 1) && most >= least,
+            _ => false,
+        };
+        let room = |shape: &Self| [shape.rows, shape.sequences, shape.pages, shape.gathered];
+        let wide = room(self).iter().zip(room(other)).all(|(own, other)| *own >= other);
+        alike && wide && self.batch_invariant == other.batch_invariant
+    }
+}
+
 /// How rows are spread over sequences.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Queries {
     /// As many in each.
     Even,
@@ -59,5 +81,24 @@ impl PoolShape {
     pub fn ragged(&self, shape: &Shape, most: usize) -> RaggedShape {
         let (batch, rows, pages) = (shape.sequences as u64, shape.rows as u64, shape.pages as u64);
         RaggedShape { batch, total_q: rows, max_q: most as u64, pages, page: self.page.into(), pool_pages: self.pages.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wider_shape_of_the_same_form_holds_another() {
+        let shape = |rows, sequences, queries| Shape { rows, sequences, queries, pages: 4, gathered: 0, batch_invariant: false };
+        let ragged = |rows, sequences| shape(rows, sequences, Queries::Ragged { most: rows });
+        let even = |rows| shape(rows, rows, Queries::Even);
+        assert!(ragged(64, 16).holds(&ragged(48, 16)) && even(12).holds(&even(8)) && even(8).holds(&even(8)));
+        assert!(!ragged(64, 16).holds(&ragged(48, 24)) && !even(8).holds(&even(12)));
+        // Forms differ: a row each against several, and one invariant against one that is not.
+        assert!(!ragged(64, 64).holds(&even(8)) && !even(64).holds(&ragged(8, 8)));
+        assert!(!ragged(64, 64).holds(&shape(8, 8, Queries::Ragged { most: 1 })));
+        assert!(!even(64).holds(&Shape { batch_invariant: true, ..even(8) }) && !even(64).holds(&Shape { pages: 5, ..even(8) }));
+        assert!(!shape(8, 1, Queries::Even).one_each() && shape(8, 8, Queries::Ragged { most: 1 }).one_each());
     }
 }

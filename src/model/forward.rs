@@ -211,7 +211,9 @@ impl<D: Backend> Encoder<D> {
     pub fn submit_first(&mut self, rows: &[Row<'_>], wanted: usize) -> Result<()> {
         let batch = self.prepare(rows)?;
         let bytes = self.bytes(wanted.min(batch.count));
-        let room = self.pipeline.room(&self.session, bytes)?;
+        // Of the largest batch there is memory for: a later one then finds it large enough, whatever is wanted of either.
+        let most = self.bytes(self.arena.as_ref().map_or(batch.count, |arena| arena.sequences));
+        let room = self.pipeline.room(&self.session, most)?;
         self.run(&batch)?;
         let class = self.classes.get(&batch.shape).ok_or_else(|| Error::invalid("batch", "a class", "none"))?;
         self.pipeline.push(&mut self.session, &class.buffers.out, bytes, room)
@@ -265,13 +267,14 @@ impl<D: Backend> Encoder<D> {
         Ok(Prepared { shape: *shape, count: *count, tokens: *tokens, number })
     }
 
-    /// Makes sure that the buffers hold a batch of this class.
+    /// Makes sure that the buffers hold a batch of this class, and that there is a place for it among the classes.
     fn make_room(&mut self, shape: &Shape, watched: bool) -> Result<()> {
         let wide = watched
             || self.session.device().hints().split_mlp
             || self.engine.is_some()
             || self.arena.as_ref().is_some_and(|arena| arena.fits(&Shape { rows: 0, sequences: 0, longest: 0 }, true));
-        if self.arena.as_ref().is_some_and(|arena| arena.fits(shape, wide)) && self.classes.len() < MAX_CLASSES {
+        let place = self.classes.contains_key(shape) || self.classes.len() < MAX_CLASSES;
+        if place && self.arena.as_ref().is_some_and(|arena| arena.fits(shape, wide)) {
             return Ok(());
         }
         let (rows, sequences) = self.arena.as_ref().map_or((0, 0), |arena| (arena.rows, arena.sequences));

@@ -40,7 +40,7 @@ impl<D: Device> Pipeline<D> {
         self.running.is_empty()
     }
 
-    /// Memory for as many bytes of embeddings, of a batch that is about to run.
+    /// Memory for as many bytes of embeddings or more, of a batch that is about to run.
     ///
     /// # Errors
     /// No device memory.

@@ -17,6 +17,8 @@ impl<D: Device> Session<D> {
         let retained = self.recording.take().unwrap_or_default();
         let raw = self.device.end_capture(&mut self.queue);
         done.unwrap_or_else(|panic| resume_unwind(panic))?;
-        Ok(Graph { raw: raw?, session: self.id, _retained: retained })
+        let raw = raw?;
+        self.counted.graph();
+        Ok(Graph { raw, session: self.id, _retained: retained })
     }
 }

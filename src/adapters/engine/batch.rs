@@ -92,6 +92,15 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
         Ok(())
     }
 
+    /// Puts an adapter on the device, without a batch.
+    ///
+    /// # Errors
+    /// An adapter that was removed or cannot be read; no device memory.
+    #[cfg(feature = "llm")]
+    pub(crate) fn admit(&mut self, session: &mut Session<D>, id: AdapterId) -> Result<()> {
+        self.settle(session, &[Some(id)]).map(drop)
+    }
+
     /// Makes every adapter of `ids` resident.
     pub(super) fn settle(&mut self, session: &mut Session<D>, ids: &[Option<AdapterId>]) -> Result<Placed> {
         self.own(session)?;

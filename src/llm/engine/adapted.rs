@@ -151,7 +151,7 @@ impl<D: Backend> Adapted<D> {
     /// An adapter that was removed or cannot be read; no device memory.
     pub fn load(&mut self, session: &mut Session<D>, load: &Load) -> Result<()> {
         let own = *self.known.get(&load.adapter).ok_or_else(|| Error::invalid("adapter", "one that a request named", format!("{:?}", load.adapter)))?;
-        self.engine.batch(session, &[Some(own)])?;
+        self.engine.admit(session, own)?;
         self.slots[load.slot as usize] = Some(own);
         Ok(())
     }

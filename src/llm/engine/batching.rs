@@ -55,7 +55,7 @@ pub struct Engine<D: Backend> {
     pub(super) arena: Arena<D>,
     pub(super) buckets: Buckets<D>,
     pub(super) heads: HashMap<usize, Head<D>>,
-    pub(super) gathers: HashMap<[usize; 2], Gather<D>>,
+    pub(super) gathers: HashMap<usize, Gather<D>>,
     pub(super) draws: Draws<D>,
     pub(super) adapted: Option<Adapted<D>>,
     pub(super) scheduler: Scheduler,

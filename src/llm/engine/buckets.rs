@@ -19,8 +19,8 @@ pub struct Bucket<D: Backend> {
     pub plans: Plans<D>,
     /// The captured pass, without adapters and with them, and the generation of the adapters' memory that it names.
     pub graphs: [Option<(Graph<D>, u64)>; 2],
-    /// Whether a pass was run without adapters and with them, and so every plan of it made.
-    pub warm: [bool; 2],
+    /// The generation of the adapters' memory in which a pass was run without adapters and with them, and so every plan of it made.
+    pub warm: [Option<u64>; 2],
     used: u64,
 }
 
@@ -30,10 +30,12 @@ pub struct Buckets<D: Backend> {
     clock: u64,
     /// How many times plans were made.
     pub made: u64,
+    /// How many shapes were made ahead, after which a step takes one of those that it fits into; 0 before.
+    ahead: usize,
 }
 
-/// The number rounded up to a power of two, or to three quarters of one.
-fn rounded(number: usize) -> usize {
+/// A number rounded up to a power of two, or to three quarters of one.
+pub fn rounded(number: usize) -> usize {
     let power = number.max(1).next_power_of_two();
     let between = power / 4 * 3;
     if power >= 16 && number <= between { between } else { power }
@@ -67,11 +69,25 @@ pub fn shape(step: &Step, [rows, sequences, pages]: [usize; 3], invariant: bool,
 
 impl<D: Backend> Default for Buckets<D> {
     fn default() -> Self {
-        Self { all: HashMap::new(), clock: 0, made: 0 }
+        Self { all: HashMap::new(), clock: 0, made: 0, ahead: 0 }
     }
 }
 
 impl<D: Backend> Buckets<D> {
+    /// Notes that these shapes are there, or will be: no step needs another from here on.
+    pub fn settle(&mut self, shapes: usize) {
+        self.ahead = shapes;
+    }
+
+    /// The shape that a step takes: its own where plans of it are there or none were made ahead, else the least of those that it fits into.
+    pub fn place(&self, own: Shape) -> Shape {
+        if self.ahead == 0 || self.all.contains_key(&own) {
+            return own;
+        }
+        let least = self.all.keys().filter(|shape| shape.holds(&own)).min_by_key(|shape| [shape.rows, shape.pages, shape.sequences, shape.gathered]);
+        least.copied().unwrap_or(own)
+    }
+
     /// What is kept of a shape, made now where it was not met yet. The shape that was used the longest ago makes room.
     ///
     /// # Errors
@@ -79,14 +95,14 @@ impl<D: Backend> Buckets<D> {
     pub fn get(&mut self, session: &mut Session<D>, config: &Config, dtype: DType, shape: Shape, (pools, split): (PoolShape, bool)) -> Result<&mut Bucket<D>> {
         self.clock += 1;
         if !self.all.contains_key(&shape) {
-            if self.all.len() >= MOST
+            if self.all.len() >= MOST.max(self.ahead)
                 && let Some(oldest) = self.all.iter().min_by_key(|(_, bucket)| bucket.used).map(|(shape, _)| *shape)
             {
                 self.all.remove(&oldest);
             }
             let plans = Plans::new(session, config, dtype, shape, pools, split)?;
             self.made += 1;
-            self.all.insert(shape, Bucket { plans, graphs: [None, None], warm: [false; 2], used: 0 });
+            self.all.insert(shape, Bucket { plans, graphs: [None, None], warm: [None; 2], used: 0 });
         }
         let bucket = self.all.get_mut(&shape).ok_or_else(|| Error::invalid("step", "plans", "none"))?;
         bucket.used = self.clock;

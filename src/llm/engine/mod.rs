@@ -19,6 +19,7 @@ mod output;
 mod prompts;
 mod sampler;
 mod service;
+mod warm;
 
 pub use self::batching::Engine;
 pub use self::options::{EngineOptions, Request};

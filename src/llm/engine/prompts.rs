@@ -22,9 +22,9 @@ struct Asked {
 }
 
 impl<D: Backend> Engine<D> {
-    /// Works out what a step's rows tell of the prompts' tokens behind them, from the states of a pass of `of` rows. What was told before, as of a
+    /// Works out what a step's rows tell of the prompts' tokens behind them, from the states of its pass. What was told before, as of a
     /// request that was preempted, is not told again.
-    pub(super) fn prompts(&mut self, step: &Step, of: usize) -> Result<()> {
+    pub(super) fn prompts(&mut self, step: &Step) -> Result<()> {
         let mut asked: Vec<Asked> = Vec::new();
         for span in &step.sequences {
             let Some(live) = self.live.get_mut(&span.request) else { continue };
@@ -41,7 +41,7 @@ impl<D: Backend> Engine<D> {
         let (vocabulary, dtype) = (self.model.config.vocabulary as usize, self.model.dtype);
         for some in asked.chunks(self.arena.heads) {
             let rows: Vec<usize> = some.iter().map(|one| one.row).collect();
-            self.logits_of(&rows, of)?;
+            self.logits_of(&rows)?;
             let bytes = (some.len() * vocabulary) as u64 * dtype.size();
             let logits = read(&mut self.model.session, dtype, &part(&self.arena.logits, 0, bytes)?)?;
             let choices: Vec<Choice> =

@@ -17,7 +17,8 @@ pub struct Draws<D: Backend> {
     all: HashMap<(usize, bool), Draw<D>>,
 }
 
-struct Draw<D: Backend> {
+/// The sampler of one number of rows.
+pub struct Draw<D: Backend> {
     plan: Plan<Sample, D>,
     params: Slice<D>,
     mask: Option<Slice<D>>,
@@ -63,11 +64,23 @@ impl<D: Backend> Draws<D> {
     /// A backend without a sampler; no device memory; a device that fails.
     pub fn run(&mut self, session: &mut Session<D>, op: Sample, logits: &Slice<D>, params: &[RowParams], mask: &[u32], later: bool) -> Result<Drawn<D>> {
         let op = op.with_mask(!mask.is_empty());
-        let draw = match self.all.entry((params.len(), op.mask)) {
+        self.make(session, op, later)?.run(session, logits, params, mask, later)
+    }
+
+    /// Makes the sampler of an operation where there is none yet, with memory of the host where what it draws is read later.
+    ///
+    /// # Errors
+    /// The errors of [`run`](Self::run).
+    pub fn make(&mut self, session: &Session<D>, op: Sample, later: bool) -> Result<&mut Draw<D>> {
+        let (rows, key) = (op.rows, (op.rows as usize, op.mask));
+        let draw = match self.all.entry(key) {
             Entry::Occupied(there) => there.into_mut(),
             Entry::Vacant(room) => room.insert(Draw::new(session, op)?),
         };
-        draw.run(session, logits, params, mask, later)
+        if later && draw.hosts.is_none() {
+            draw.hosts = Some([session.alloc_host(rows * 8)?, session.alloc_host(rows * 8)?]);
+        }
+        Ok(draw)
     }
 }
 
@@ -87,12 +100,8 @@ impl<D: Backend> Draw<D> {
         }
         let (ids, log_probability) = (part(&self.drawn, 0, rows * 4)?, part(&self.drawn, rows * 4, rows * 4)?);
         session.run(&self.plan, &SampleArgs::new(logits.clone(), self.params.clone(), ids.clone(), log_probability).with_mask(self.mask.clone()))?;
-        if !later {
+        let Some(hosts) = self.hosts.as_ref().filter(|_| later) else {
             return Ok(Drawn { ids, words: self.drawn.clone(), after: None });
-        }
-        let hosts = match &self.hosts {
-            Some(hosts) => hosts,
-            None => self.hosts.insert([session.alloc_host(rows * 8)?, session.alloc_host(rows * 8)?]),
         };
         let words = hosts[usize::from(self.turn)].clone();
         self.turn = !self.turn;

@@ -31,6 +31,7 @@ mod soak;
 mod support;
 mod tiny;
 mod told;
+mod warm;
 
 use std::sync::Arc;
 
@@ -42,7 +43,10 @@ fn main() {
     let mut trials = Vec::new();
     for name in NAMES {
         match Choice::Named(name, 0).open_any() {
-            Ok(device) => trials.extend(self::trials(device)),
+            Ok(device) => {
+                trials.extend(self::trials(device));
+                trials.extend(warm::trials(name));
+            }
             Err(error) => trials.push(backends::ignored(format!("not available: {error}")).with_kind(*name)),
         }
     }

@@ -15,7 +15,7 @@ use trifuse::backends::cpu::Cpu;
 use trifuse::device::Open as _;
 use trifuse::model::{Encoder, EncoderOptions, Row, Text};
 use trifuse_serve::queueing::registry::Generation;
-use trifuse_serve::{EmbeddingModel, Open, Opened};
+use trifuse_serve::{Embedder, EmbeddingModel, Open, Opened};
 
 pub const WIDTH: usize = 32;
 const WIDE: usize = 64;
@@ -147,13 +147,22 @@ pub fn model_with(folder: &Path, change: impl FnOnce(&mut Opened) + Send + 'stat
 
 /// What opens the model on a device; `change` may put something else in its place.
 pub fn opens(folder: &Path, change: impl FnOnce(&mut Opened) + Send + 'static) -> Open {
+    opens_as(folder, |encoder| Box::new(encoder), change)
+}
+
+/// What opens the model on a device, with the encoder inside something else.
+pub fn opens_as(
+    folder: &Path,
+    wrap: impl FnOnce(Encoder<Cpu>) -> Box<dyn Embedder> + Send + 'static,
+    change: impl FnOnce(&mut Opened) + Send + 'static,
+) -> Open {
     let folder = folder.to_path_buf();
     let open = move || {
         let encoder = encoder(&folder);
         let generation = |name: &&str| Generation { alias: (*name).into(), content: format!("{name}-1"), adapter: encoder.adapter(name).unwrap(), about: None };
         let adapters = ADAPTERS.iter().map(generation).collect();
         let text = Text::open(&folder, encoder.config())?;
-        let mut opened = Opened { text, adapters, width: WIDTH, vocabulary: WORDS as u32, batch_tokens: 1024, warm: false, embedder: Box::new(encoder) };
+        let mut opened = Opened { text, adapters, width: WIDTH, vocabulary: WORDS as u32, batch_tokens: 1024, warm: false, embedder: wrap(encoder) };
         change(&mut opened);
         Ok(opened)
     };

@@ -18,6 +18,7 @@ mod speaking;
 mod traces;
 mod turns;
 mod vllm;
+mod warm;
 
 use std::sync::Arc;
 
