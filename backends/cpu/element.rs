@@ -12,16 +12,8 @@ pub trait Element: bytemuck::Pod + Send + Sync {
     /// Rounds `src` to nearest, ties to even, into `dst` of the same length.
     fn narrow(src: &[f32], dst: &mut [Self]);
     /// Widens `src` exactly into `dst` of the same length.
-    #[allow(clippy::needless_range_loop, reason = "a zip is a call where the library's iterators are not inlined")]
     fn widen(src: &[Self], dst: &mut [f32]) {
-        vectorised(
-            #[inline(always)]
-            || {
-                for i in 0..dst.len().min(src.len()) {
-                    dst[i] = src[i].value();
-                }
-            },
-        );
+        widen_all(src, dst);
     }
     /// The elements in place, where they are f32 and need no widening.
     fn as_f32(src: &[Self]) -> Option<&[f32]> {
@@ -54,6 +46,16 @@ impl Element for f16 {
     fn narrow(src: &[f32], dst: &mut [f16]) {
         dst.convert_from_f32_slice(src);
     }
+
+    fn widen(src: &[f16], dst: &mut [f32]) {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        if super::f16c::find::<f16>().is_some() {
+            // SAFETY: the instruction is there.
+            unsafe { super::f16c::widen(src, dst) };
+            return;
+        }
+        widen_all(src, dst);
+    }
 }
 
 impl Element for bf16 {
@@ -66,6 +68,19 @@ impl Element for bf16 {
     fn narrow(src: &[f32], dst: &mut [bf16]) {
         dst.convert_from_f32_slice(src);
     }
+}
+
+/// Widens values one by one, as vector code.
+#[allow(clippy::needless_range_loop, reason = "a zip is a call where the library's iterators are not inlined")]
+fn widen_all<T: Element>(src: &[T], dst: &mut [f32]) {
+    vectorised(
+        #[inline(always)]
+        || {
+            for i in 0..dst.len().min(src.len()) {
+                dst[i] = src[i].value();
+            }
+        },
+    );
 }
 
 /// The value of a binary16, without branches. Rows are short, and a call for each would cost as much as the work.

@@ -7,6 +7,8 @@
 use pulp::{Simd, WithSimd};
 
 use super::element::Element;
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+use super::f16c;
 
 /// The most rows that are few.
 pub const FEW_ROWS: usize = 8;
@@ -47,18 +49,29 @@ pub unsafe fn product(
 /// # Safety
 /// The contract of [`product`] holds, with columns the given number of elements apart.
 pub unsafe fn dots<B: Element>([m, n, k]: [usize; 3], dst: (*mut f32, usize), accumulate: bool, a: (*const f32, usize), b: (*const B, usize), factor: f32) {
-    let (arch, all) = (pulp::Arch::new(), Places { n, k, dst, a, b, factor, accumulate });
+    let all = Places { n, k, dst, a, b, factor, accumulate };
     let mut i = 0;
     while i < m {
         // SAFETY: row i lies inside both.
         let places = unsafe { all.below(i) };
         i += match m - i {
-            1 => arch.dispatch(Dots::<B, 1>(places)),
-            2 => arch.dispatch(Dots::<B, 2>(places)),
-            3 => arch.dispatch(Dots::<B, 3>(places)),
-            _ => arch.dispatch(Dots::<B, 4>(places)),
+            1 => dispatch::<B, 1>(places),
+            2 => dispatch::<B, 2>(places),
+            3 => dispatch::<B, 3>(places),
+            _ => dispatch::<B, 4>(places),
         };
     }
+}
+
+/// Computes the dot products of `M` rows with the vector instructions of this machine: `M`.
+fn dispatch<B: Element, const M: usize>(places: Places<B>) -> usize {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if let Some(simd) = f16c::find::<B>() {
+        let Places { n, k, dst, a, b: (b, columns), factor, accumulate } = places;
+        // SAFETY: the instruction is there, and B is f16.
+        return unsafe { f16c::vectorised(simd, HardwareDots::<M>(Places { n, k, dst, a, b: (b.cast(), columns), factor, accumulate })) };
+    }
+    pulp::Arch::new().dispatch(Dots::<B, M>(places))
 }
 
 /// The operands, from the first of the rows that are computed together.
@@ -117,42 +130,78 @@ impl<B: Element, const M: usize> WithSimd for Dots<B, M> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) -> usize {
-        let Self(places) = self;
-        let lanes = size_of::<S::f32s>() / size_of::<f32>();
-        let block = WAYS * lanes;
-        let whole = places.k / block * block;
-        let mut rows: [&[[S::f32s; WAYS]]; M] = [&[]; M];
-        for i in 0..M {
-            rows[i] = S::as_simd_f32s(&places.a(i)[..whole]).0.as_chunks::<WAYS>().0;
-        }
-        let mut room = [0.0; BLOCK];
-        for j in 0..places.n {
-            let mut sums = [[simd.splat_f32s(0.0); WAYS]; M];
-            let column = places.b(j, places.k);
-            let (blocks, tail) = column.split_at(whole);
-            for b in 0..whole / block {
-                soon(blocks[b * block..].as_ptr(), block);
-                let values: &[S::f32s; WAYS] = &S::as_simd_f32s(wide(&blocks[b * block..][..block], &mut room)).0.as_chunks().0[0];
-                for i in 0..M {
-                    for way in 0..WAYS {
-                        sums[i][way] = simd.mul_add_e_f32s(values[way], rows[i][b][way], sums[i][way]);
-                    }
+        dot::<S, B, M>(
+            simd,
+            self.0,
+            #[inline(always)]
+            |values: &[B], room: &mut [f32]| {
+                for i in 0..values.len() {
+                    room[i] = values[i].value();
                 }
-            }
-            let (tail, rest) = S::as_simd_f32s(wide(tail, &mut room));
-            for i in 0..M {
-                let (row, row_rest) = S::as_simd_f32s(&places.a(i)[whole..]);
-                for t in 0..tail.len() {
-                    sums[i][0] = simd.mul_add_e_f32s(tail[t], row[t], sums[i][0]);
-                }
-                let [a, b, c, d] = sums[i];
-                let sum = simd.reduce_sum_f32s(simd.add_f32s(simd.add_f32s(a, b), simd.add_f32s(c, d)));
-                let value = &mut places.dst(i)[j];
-                *value = places.factor * (sum + plain(rest, row_rest)) + if places.accumulate { *value } else { 0.0 };
-            }
-        }
-        M
+            },
+        )
     }
+}
+
+/// [`Dots`] of columns that the processor's own instruction widens.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+struct HardwareDots<const M: usize>(Places<half::f16>);
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+impl<const M: usize> WithSimd for HardwareDots<M> {
+    type Output = usize;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) -> usize {
+        dot::<S, half::f16, M>(
+            simd,
+            self.0,
+            #[inline(always)]
+            |values: &[half::f16], room: &mut [f32]| {
+                // SAFETY: `dispatch` alone makes this type, where the instruction is there.
+                unsafe { f16c::widen_inline(values, room) };
+            },
+        )
+    }
+}
+
+/// Computes the dot products of `M` rows with columns of B, which `widen` writes to as many places: `M`.
+#[inline(always)]
+fn dot<S: Simd, B: Element, const M: usize>(simd: S, places: Places<B>, widen: impl Fn(&[B], &mut [f32]) + Copy) -> usize {
+    let lanes = size_of::<S::f32s>() / size_of::<f32>();
+    let block = WAYS * lanes;
+    let whole = places.k / block * block;
+    let mut rows: [&[[S::f32s; WAYS]]; M] = [&[]; M];
+    for i in 0..M {
+        rows[i] = S::as_simd_f32s(&places.a(i)[..whole]).0.as_chunks::<WAYS>().0;
+    }
+    let mut room = [0.0; BLOCK];
+    for j in 0..places.n {
+        let mut sums = [[simd.splat_f32s(0.0); WAYS]; M];
+        let column = places.b(j, places.k);
+        let (blocks, tail) = column.split_at(whole);
+        for b in 0..whole / block {
+            soon(blocks[b * block..].as_ptr(), block);
+            let values: &[S::f32s; WAYS] = &S::as_simd_f32s(wide(&blocks[b * block..][..block], &mut room, widen)).0.as_chunks().0[0];
+            for i in 0..M {
+                for way in 0..WAYS {
+                    sums[i][way] = simd.mul_add_e_f32s(values[way], rows[i][b][way], sums[i][way]);
+                }
+            }
+        }
+        let (tail, rest) = S::as_simd_f32s(wide(tail, &mut room, widen));
+        for i in 0..M {
+            let (row, row_rest) = S::as_simd_f32s(&places.a(i)[whole..]);
+            for t in 0..tail.len() {
+                sums[i][0] = simd.mul_add_e_f32s(tail[t], row[t], sums[i][0]);
+            }
+            let [a, b, c, d] = sums[i];
+            let sum = simd.reduce_sum_f32s(simd.add_f32s(simd.add_f32s(a, b), simd.add_f32s(c, d)));
+            let value = &mut places.dst(i)[j];
+            *value = places.factor * (sum + plain(rest, row_rest)) + if places.accumulate { *value } else { 0.0 };
+        }
+    }
+    M
 }
 
 /// How far ahead of what is read memory is asked for, in bytes. The processor's own prefetcher ends at each page, and it follows narrow values at half
@@ -174,13 +223,11 @@ fn soon<B>(at: *const B, count: usize) {
 
 /// At most [`BLOCK`] values as f32: in place, or widened to `room`.
 #[inline(always)]
-fn wide<'a, B: Element>(values: &'a [B], room: &'a mut [f32; BLOCK]) -> &'a [f32] {
+fn wide<'a, B: Element>(values: &'a [B], room: &'a mut [f32; BLOCK], widen: impl Fn(&[B], &mut [f32])) -> &'a [f32] {
     if let Some(wide) = B::as_f32(values) {
         return wide;
     }
-    for i in 0..values.len() {
-        room[i] = values[i].value();
-    }
+    widen(values, &mut room[..values.len()]);
     &room[..values.len()]
 }
 
@@ -277,6 +324,24 @@ mod tests {
                         }
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn columns_of_f16_are_widened_to_the_same_bits_whatever_widens_them() {
+        for m in 1..=FEW_ROWS {
+            for (n, k) in [(1, 1), (3, 37), (2, 64), (5, 101)] {
+                let a: Vec<f32> = (0..m * k).map(|i| (i * 5 % 17) as f32 / 7.0 - 1.0).collect();
+                let b: Vec<half::f16> = (0..n * k).map(|i| half::f16::from_f32((i * 7 % 19) as f32 / 9.0 - 1.0)).collect();
+                let wide: Vec<f32> = b.iter().map(|value| value.to_f32()).collect();
+                let (mut got, mut want) = (vec![f32::NAN; m * n], vec![f32::NAN; m * n]);
+                // SAFETY: the matrices lie inside the lists.
+                unsafe {
+                    dots([m, n, k], (got.as_mut_ptr(), n), false, (a.as_ptr(), k), (b.as_ptr(), k), 0.5);
+                    dots([m, n, k], (want.as_mut_ptr(), n), false, (a.as_ptr(), k), (wide.as_ptr(), k), 0.5);
+                }
+                assert!(got.iter().zip(&want).all(|(got, want)| got.to_bits() == want.to_bits()), "{m}×{n}×{k}: {got:?}, not {want:?}");
             }
         }
     }

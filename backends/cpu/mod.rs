@@ -8,6 +8,8 @@ mod attention;
 mod checksum;
 mod codebook;
 mod element;
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod f16c;
 mod few_rows;
 mod fused_mlp;
 mod host;

@@ -28,6 +28,7 @@ mod shrink;
 #[cfg(all(unix, feature = "serve"))]
 mod signal;
 mod soak;
+mod steady;
 mod support;
 mod tiny;
 mod told;
@@ -83,6 +84,7 @@ fn trials(device: AnyDevice) -> Vec<Trial> {
         told::trials(&device),
         shrink::trials(&device),
         soak::trials(&device),
+        steady::trials(&device),
         filled::trials(&device),
         latent::trials(&device),
     ];
