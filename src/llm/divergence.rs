@@ -39,16 +39,43 @@ impl<D: Backend> Model<D> {
         let mut values = Vec::with_capacity(read.len() * vocabulary);
         for ids in read.chunks(ROWS) {
             let mut logits = self.run(context, ids, ids.len())?;
-            logits.par_chunks_exact_mut(vocabulary).for_each(|logits| {
-                let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-                let sum: f64 = logits.iter().map(|&logit| f64::from(logit - most).exp()).sum();
-                let shift = f64::from(most) + sum.ln();
-                logits.iter_mut().for_each(|logit| *logit = (f64::from(*logit) - shift) as f32);
-            });
+            logits.par_chunks_exact_mut(vocabulary).for_each(logarithms);
             values.extend(logits);
         }
         Ok(Forecasts { vocabulary, values })
     }
+
+    /// How this model's forecasts behind each token of a window but the last differ from those of another before: what
+    /// [`Forecasts::differences`] gives, with no forecasts kept. What `context` holds is forgotten.
+    ///
+    /// # Errors
+    /// Forecasts of another window's length, or of another vocabulary; the errors of [`forecasts`](Self::forecasts).
+    pub fn differences(&mut self, context: &mut Context<D>, window: &[u32], before: &Forecasts) -> Result<Vec<Difference>> {
+        let vocabulary = self.config().vocabulary as usize;
+        let found = [window.len().saturating_sub(1) * vocabulary, vocabulary];
+        let wanted = [before.values.len(), before.vocabulary];
+        ensure(window.len() > 1 && wanted == found, "forecasts", format_args!("{wanted:?} values of a vocabulary"), format_args!("{found:?}"))?;
+        context.truncate(0);
+        let mut all = Vec::with_capacity(window.len() - 1);
+        let read = &window[..window.len() - 1];
+        for (ids, before) in read.chunks(ROWS).zip(before.values.chunks(ROWS * vocabulary)) {
+            let mut logits = self.run(context, ids, ids.len())?;
+            let rows = before.par_chunks_exact(vocabulary).zip(logits.par_chunks_exact_mut(vocabulary));
+            all.par_extend(rows.map(|(p, logits)| {
+                logarithms(logits);
+                difference(p, logits)
+            }));
+        }
+        Ok(all)
+    }
+}
+
+/// Turns the logits of a row into logarithms of probabilities.
+fn logarithms(logits: &mut [f32]) {
+    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = logits.iter().map(|&logit| f64::from(logit - most).exp()).sum();
+    let shift = f64::from(most) + sum.ln();
+    logits.iter_mut().for_each(|logit| *logit = (f64::from(*logit) - shift) as f32);
 }
 
 impl Forecasts {

@@ -85,8 +85,7 @@ impl Factors {
             Method::TwoSided => of.gradients.is_some() && (of.inputs.is_some() || (m <= n && of.outputs.is_some())),
         };
         ensure(there, method.name(), "moments of the projection, by calibration or from a file", "none")?;
-        let Sides { left, right, outputs, gradients, condition } = if m <= n { wide(weight, of, method)? } else { tall(weight, of, method)? };
-        let loss = tails(&outputs, &gradients);
+        let Sides { left, right, loss, condition } = if m <= n { wide(weight, of, method)? } else { tall(weight, of, method)? };
         let (left, right) = balanced(left, right);
         Ok(Self { left, right, loss, condition })
     }
@@ -116,14 +115,12 @@ impl Factors {
     }
 }
 
-/// Both factors, and the second moments along their directions.
+/// Both factors, and what the second moments along their directions, `V·C·Vᵀ` and `Uᵀ·G·U`, say of each rank.
 struct Sides {
     left: Mat,
     right: Mat,
-    /// `V·C·Vᵀ`.
-    outputs: Mat,
-    /// `Uᵀ·G·U`.
-    gradients: Mat,
+    /// What each rank loses.
+    loss: Vec<f64>,
     condition: f64,
 }
 
@@ -184,16 +181,24 @@ fn wide(weight: &Mat, of: &Statistics<'_>, method: Method) -> Result<Sides> {
     if method == Method::TwoSided {
         let (root, inverse, condition) = roots(&gradients)?;
         let weighed = between(&root, &outputs);
-        let (_, vectors) = symmetric_eigen(weighed.as_ref())?;
+        let (values, vectors) = symmetric_eigen(weighed.as_ref())?;
         let left = mul(inverse.as_ref(), vectors.as_ref());
         let right = mul(mul(vectors.transpose(), root.as_ref()).as_ref(), weight.as_ref());
-        return Ok(Sides { outputs: between(&vectors, &weighed), gradients: between(&left, &gradients), left, right, condition });
+        // `V·C·Vᵀ` has the eigenvalues and zeros beside them; the gradients along the directions are 1, but for those that were raised.
+        let gradients = if condition * FLOOR < 1.0 { vec![1.0; m] } else { along(&left, &gradients) };
+        return Ok(Sides { loss: sums(&values, &gradients), left, right, condition });
     }
     let (values, vectors) = symmetric_eigen(ordered.as_ref())?;
     let most = values.first().copied().unwrap_or(0.0);
     let condition = most / values.last().copied().unwrap_or(0.0).max(most * 1e-300).max(f64::MIN_POSITIVE);
     let right = mul(vectors.transpose(), weight.as_ref());
-    Ok(Sides { outputs: between(&vectors, &outputs), gradients: between(&vectors, &gradients), left: vectors, right, condition })
+    let loss = match (method, of.gradients) {
+        // The outputs along their own eigenvectors are the eigenvalues, and the identity stays the identity.
+        (Method::Whiten, None) => sums(&values, &vec![1.0; m]),
+        (_, None) => sums(&along(&vectors, &outputs), &vec![1.0; m]),
+        (_, Some(_)) => tails(&between(&vectors, &outputs), &between(&vectors, &gradients)),
+    };
+    Ok(Sides { left: vectors, right, loss, condition })
 }
 
 /// A projection with more outputs than inputs.
@@ -215,11 +220,34 @@ fn tall(weight: &Mat, of: &Statistics<'_>, method: Method) -> Result<Sides> {
         _ => roots(&inputs)?,
     };
     let ordered = between(&root, if method == Method::TwoSided { &gradients } else { &square });
-    let (_, vectors) = symmetric_eigen(ordered.as_ref())?;
+    let (values, vectors) = symmetric_eigen(ordered.as_ref())?;
     let turned = mul(root.as_ref(), vectors.as_ref());
     let right = mul(vectors.transpose(), inverse.as_ref());
-    let outputs = mul(mul(right.as_ref(), inputs.as_ref()).as_ref(), right.transpose());
-    Ok(Sides { left: mul(weight.as_ref(), turned.as_ref()), right, outputs, gradients: between(&turned, &gradients), condition })
+    let loss = if method == Method::TwoSided || of.gradients.is_none() {
+        // The gradients were ordered by: along the directions they are the eigenvalues, with zeros beside them. Inputs are 1 where they were whitened, but for
+        // those that were raised.
+        let whitened = matches!(method, Method::Whiten | Method::TwoSided) && condition * FLOOR < 1.0;
+        let outputs = if whitened { vec![1.0; n] } else { along(&right.transpose().to_owned(), &inputs) };
+        sums(&outputs, &values)
+    } else {
+        tails(&mul(mul(right.as_ref(), inputs.as_ref()).as_ref(), right.transpose()), &between(&turned, &gradients))
+    };
+    Ok(Sides { left: mul(weight.as_ref(), turned.as_ref()), right, loss, condition })
+}
+
+/// The diagonal of `leftᵀ · middle · left`.
+fn along(left: &Mat, middle: &Mat) -> Vec<f64> {
+    let half = mul(middle.as_ref(), left.as_ref());
+    (0..left.ncols()).map(|k| left.col(k).iter().zip(half.col(k).iter()).map(|(a, b)| a * b).sum()).collect()
+}
+
+/// [`tails`] of matrices of which one is diagonal, by the diagonals of both.
+fn sums(outputs: &[f64], gradients: &[f64]) -> Vec<f64> {
+    let mut sums = vec![0.0; outputs.len() + 1];
+    for r in (0..outputs.len()).rev() {
+        sums[r] = sums[r + 1] + 0.5 * outputs[r] * gradients[r];
+    }
+    sums.into_iter().map(|sum| sum.max(0.0)).collect()
 }
 
 /// `½ Σ_{i,j ≥ r} outputs[i, j] · gradients[i, j]` for every `r` from 0 to the number of directions.
@@ -338,6 +366,27 @@ mod tests {
                 }
             }
             prop_assert!(best.loss().windows(2).all(|pair| pair[0] >= pair[1] - 1e-6 * best.loss()[0]));
+        }
+    }
+
+    #[test]
+    fn a_curve_holds_where_eigenvalues_are_raised() {
+        for (m, n) in [(6, 9), (9, 6)] {
+            let mut known = known(m, n, 5);
+            // Of fewer tokens than there are inputs.
+            let few = drawn(4, n, 3);
+            known.inputs = mul(few.transpose(), few.as_ref());
+            known.outputs = mul(mul(known.weight.as_ref(), known.inputs.as_ref()).as_ref(), known.weight.transpose());
+            let identity = Mat::identity(m, m);
+            let whole = direct(&known, &Mat::zeros(m, n), &identity);
+            for method in [Method::Svd, Method::Asvd, Method::Whiten] {
+                let of = Statistics { inputs: Some(&known.inputs), outputs: None, sizes: Some(&known.sizes[..]), gradients: None };
+                let factors = Factors::new(&known.weight, &of, method).unwrap();
+                for (rank, &loss) in factors.loss().iter().enumerate() {
+                    let direct = direct(&known, &product(&factors, rank), &identity);
+                    assert!((loss - direct).abs() < 1e-9 * whole, "{} {m}x{n} rank {rank}: {loss} of {direct}", method.name());
+                }
+            }
         }
     }
 

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`moments`] | second moments of what every projection reads, collected by passes over text, or read from a file |
 //! | [`factor`] | the factors of a projection at every rank, and what each rank loses |
+//! | [`kept`] | factors that are made once, for every rank and budget that is asked for |
 //! | [`weigh`] | what an error at each projection's output is worth, measured by passes with one projection truncated |
 //! | [`allocate`] | the ranks that lose least within a budget, and how far from the best they can be |
 //! | [`plan`] | the choices of ranks of a model, and their cost |
@@ -16,6 +17,7 @@
 
 pub mod allocate;
 pub mod factor;
+pub mod kept;
 pub mod moments;
 pub mod plan;
 pub mod profile;

@@ -4,10 +4,12 @@
 //! has no first-order part: it grows with the square of the error, and few tokens measure it well. Divergence over error is the projection's worth.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use rayon::prelude::*;
 
 use super::factor::{Factors, Method};
+use super::kept::{Kept, Made, rank_of};
 use super::moments::Moments;
 use super::plan::Curve;
 use super::store::Pairs;
@@ -18,7 +20,7 @@ use crate::error::{Error, Result, ensure};
 use crate::llm::{Config, Model, WeightSource};
 
 /// Projections that are factored at once.
-const AT_ONCE: usize = 16;
+const AT_ONCE: usize = 32;
 
 /// A model whose projections are to be factored.
 pub struct Subject<'a> {
@@ -30,6 +32,8 @@ pub struct Subject<'a> {
     pub moments: &'a Moments,
     /// How directions are ordered.
     pub method: Method,
+    /// Factors that were made, so that none is made twice: of these weights, moments and method alone.
+    pub kept: Kept,
 }
 
 /// A projection that is to be factored, or not.
@@ -55,22 +59,20 @@ impl Subject<'_> {
     /// # Errors
     /// One that cannot be read.
     pub fn weight(&self, path: &str) -> Result<Matrix> {
+        let [rows, cols] = self.shape(path)?;
+        Matrix::new(rows, cols, self.source.values(&format!("{path}.weight"), &[rows as u64, cols as u64])?)
+    }
+
+    /// The outputs and inputs of a projection.
+    fn shape(&self, path: &str) -> Result<[usize; 2]> {
         let shape = self.config.projection(path).ok_or_else(|| Error::invalid("projection", "one of the model", path))?;
-        let [rows, cols] = shape.map(|size| size as usize);
-        Matrix::new(rows, cols, self.source.values(&format!("{path}.weight"), &shape)?)
+        Ok(shape.map(|size| size as usize))
     }
 }
 
 /// The curve of a projection whose error is worth `worth` nats for each unit.
-fn curve(one: &Chosen, weight: &Matrix, factors: &Factors, worth: f64) -> Curve {
-    let shape = [weight.rows as u64, weight.cols as u64];
-    Curve { path: one.path.clone(), shape, loss: factors.loss().iter().map(|loss| worth * loss).collect() }
-}
-
-/// The rank at which a matrix has the share `keep` of its parameters.
-fn rank_at(weight: &Matrix, keep: f64) -> usize {
-    let [rows, columns] = [weight.rows, weight.cols].map(|size| size as f64);
-    ((keep * rows * columns / (rows + columns)) as usize).max(1)
+fn curve(one: &Chosen, shape: [u64; 2], loss: &[f64], worth: f64) -> Curve {
+    Curve { path: one.path.clone(), shape, loss: loss.iter().map(|loss| worth * loss).collect() }
 }
 
 /// The curves of projections, with what a unit of error is worth measured on `windows`: each in its turn truncated to the share `keep`. `step` is called
@@ -92,27 +94,28 @@ pub fn weigh<D: Backend>(
     let before = windows.iter().map(|window| model.forecasts(&mut context, window)).collect::<Result<Vec<_>>>()?;
     let mut curves = Vec::new();
     for some in chosen.chunks(AT_ONCE) {
-        // Factoring takes most of the time, and needs no device: it is done for some at once.
-        let made = together(subject, some, &|one, weight, factors| {
-            let rank = rank_at(weight, keep).min(factors.loss().len() - 1);
-            (weight.data.clone(), factors.product(rank).data, factors.loss()[rank], curve(one, weight, factors, 1.0))
+        // What needs no device is done for some at once.
+        let made = together(subject, some, &|_| 1, &|_, shape, made| {
+            let rank = rank_of(shape, keep).min(made.loss.len() - 1);
+            (made.product(rank), made.loss[rank], made.loss.clone())
         })?;
-        for (one, (whole, truncated, error, curve)) in some.iter().zip(made) {
+        for (one, (truncated, error, loss)) in some.iter().zip(made) {
+            let whole = subject.weight(&one.path)?;
             model.replace(&one.path, &truncated)?;
             let mut measure = || -> Result<f64> {
                 let (mut sum, mut count) = (0.0, 0);
                 for (window, before) in windows.iter().zip(&before) {
-                    let differences = before.differences(&model.forecasts(&mut context, window)?)?;
+                    let differences = model.differences(&mut context, window, before)?;
                     sum += differences.iter().map(|difference| difference.divergence).sum::<f64>();
                     count += differences.len();
                 }
                 Ok(sum / count as f64)
             };
             let measured = measure();
-            model.replace(&one.path, &whole)?;
+            model.replace(&one.path, &whole.data)?;
             let measured = measured?;
             let worth = if error > 0.0 { measured / error } else { 0.0 };
-            curves.push(Curve { loss: curve.loss.iter().map(|loss| worth * loss).collect(), ..curve });
+            curves.push(curve(one, [whole.rows as u64, whole.cols as u64], &loss, worth));
             step()?;
         }
     }
@@ -133,9 +136,10 @@ pub enum Worth {
 /// # Errors
 /// A weight that cannot be read; moments that the method lacks; what `step` returns.
 pub fn curves(subject: &Subject<'_>, chosen: &[Chosen], worth: Worth, step: &mut dyn FnMut(usize) -> Result<()>) -> Result<Vec<Curve>> {
-    each(subject, chosen, step, &|one, weight, factors| {
-        let whole = factors.loss().first().copied().unwrap_or(0.0);
-        curve(one, weight, factors, if worth == Worth::Share && whole > 0.0 { 1.0 / whole } else { 1.0 })
+    each(subject, chosen, step, &|_| 1, &|one, shape, made| {
+        let whole = made.loss.first().copied().unwrap_or(0.0);
+        let worth = if worth == Worth::Share && whole > 0.0 { 1.0 / whole } else { 1.0 };
+        curve(one, shape.map(|size| size as u64), &made.loss, worth)
     })
 }
 
@@ -145,36 +149,56 @@ pub fn curves(subject: &Subject<'_>, chosen: &[Chosen], worth: Worth, step: &mut
 /// The errors of [`curves`].
 pub fn pairs(subject: &Subject<'_>, chosen: &[Chosen], ranks: &BTreeMap<String, u64>, step: &mut dyn FnMut(usize) -> Result<()>) -> Result<Pairs> {
     let chosen: Vec<Chosen> = chosen.iter().filter(|one| ranks.contains_key(&one.path)).cloned().collect();
-    let found = each(subject, &chosen, step, &|one, _, factors| {
-        let rank = ranks.get(&one.path).copied().unwrap_or(1);
-        (one.path.clone(), factors.truncated(rank as usize))
-    })?;
+    let rank = |one: &Chosen| ranks.get(&one.path).copied().unwrap_or(1) as usize;
+    let found = each(subject, &chosen, step, &rank, &|one, _, made| (one.path.clone(), made.truncated(rank(one))))?;
     Ok(found.into_iter().collect())
 }
 
-/// Factors projections, some at once, and keeps what `of` makes of each.
+/// What is kept of the factors of a projection of that shape.
+type Of<'a, T> = dyn Fn(&Chosen, [usize; 2], &Made) -> T + Sync + 'a;
+
+/// Factors projections at least up to a rank, some at once, and keeps what `of` makes of each.
 fn each<T: Send>(
     subject: &Subject<'_>,
     chosen: &[Chosen],
     step: &mut dyn FnMut(usize) -> Result<()>,
-    of: &(dyn Fn(&Chosen, &Matrix, &Factors) -> T + Sync),
+    rank: &(dyn Fn(&Chosen) -> usize + Sync),
+    of: &Of<'_, T>,
 ) -> Result<Vec<T>> {
     let mut all = Vec::new();
     for some in chosen.chunks(AT_ONCE) {
-        all.extend(together(subject, some, of)?);
+        all.extend(together(subject, some, rank, of)?);
         step(some.len())?;
     }
     Ok(all)
 }
 
-/// Factors projections, all at once, and keeps what `of` makes of each.
-fn together<T: Send>(subject: &Subject<'_>, some: &[Chosen], of: &(dyn Fn(&Chosen, &Matrix, &Factors) -> T + Sync)) -> Result<Vec<T>> {
-    let weights = some.iter().map(|one| subject.weight(&one.path)).collect::<Result<Vec<_>>>()?;
+/// What there is of a projection: its factors, or the matrix that they are to be made of.
+enum Found {
+    Made(Arc<Made>),
+    Weight(Matrix),
+}
+
+/// Factors projections at least up to a rank, all at once where they are not kept, and keeps what `of` makes of each.
+fn together<T: Send>(subject: &Subject<'_>, some: &[Chosen], rank: &(dyn Fn(&Chosen) -> usize + Sync), of: &Of<'_, T>) -> Result<Vec<T>> {
+    let (config, moments, method, kept) = (subject.config, subject.moments, subject.method, &subject.kept);
     // A source of weights is for one thread.
-    let (config, moments, method) = (subject.config, subject.moments, subject.method);
-    let made = some.par_iter().zip(&weights).map(|(one, weight)| {
-        let factors = Factors::new(&widen(weight), &moments.of(config, one.layer, one.number), method)?;
-        Ok(of(one, weight, &factors))
+    let found = some.iter().map(|one| match kept.get(&one.path, rank(one)) {
+        Some(made) => Ok((subject.shape(&one.path)?, Found::Made(made))),
+        None => Ok((subject.shape(&one.path)?, Found::Weight(subject.weight(&one.path)?))),
+    });
+    let found = found.collect::<Result<Vec<_>>>()?;
+    let made = some.par_iter().zip(found).map(|(one, (shape, found))| {
+        let made = match found {
+            Found::Made(made) => made,
+            Found::Weight(weight) => {
+                let factors = Factors::new(&widen(&weight), &moments.of(config, one.layer, one.number), method)?;
+                let made = Arc::new(Made::new(&factors, shape, rank(one)));
+                kept.put(&one.path, &made);
+                made
+            }
+        };
+        Ok(of(one, shape, &made))
     });
     made.collect()
 }

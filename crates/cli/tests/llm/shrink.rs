@@ -11,6 +11,7 @@ use trifuse::backend::Backend;
 use trifuse::device::Open;
 use trifuse::llm::{Files, Model};
 use trifuse::shrink::factor::Method;
+use trifuse::shrink::kept::Kept;
 use trifuse::shrink::moments::Moments;
 use trifuse::shrink::plan::{Rule, by_parameters};
 use trifuse::shrink::weigh::{Subject, Worth, curves, pairs, weigh};
@@ -94,7 +95,7 @@ fn seen<D: Backend>(device: &Arc<D>) {
             row.iter().zip(&norm).map(|(&x, &w)| f64::from(x) * scale * f64::from(w)).collect()
         })
         .collect();
-    let subject = Subject { config: &files.config, source: files.weights.as_ref(), moments: &moments, method: Method::Whiten };
+    let subject = Subject { config: &files.config, source: files.weights.as_ref(), moments: &moments, method: Method::Whiten, kept: Kept::default() };
     let path = "model.layers.0.self_attn.q_proj";
     let chosen = subject.chosen(&|own| own == path);
     let curve = curves(&subject, &chosen, Worth::Nat, &mut |_| Ok(())).unwrap().remove(0);
@@ -118,7 +119,7 @@ fn worth<D: Backend>(device: &Arc<D>) {
     let (_folder, files) = tiny();
     let mut model = Model::open(device.clone(), &files, DType::F32).unwrap();
     let moments = Moments::collect(&mut model, files.weights.as_ref(), &windows(4, 40), &mut || Ok(())).unwrap();
-    let subject = Subject { config: &files.config, source: files.weights.as_ref(), moments: &moments, method: Method::Whiten };
+    let subject = Subject { config: &files.config, source: files.weights.as_ref(), moments: &moments, method: Method::Whiten, kept: Kept::default() };
     let chosen = subject.chosen(&|path| !path.ends_with("v_proj"));
     let text = windows(1, 24);
     let logits = |model: &mut Model<D>| {
@@ -126,6 +127,14 @@ fn worth<D: Backend>(device: &Arc<D>) {
         model.run(&mut context, &text[0], 24).unwrap()
     };
     let before = logits(&mut model);
+    // Differences are those of forecasts that are kept, bit by bit.
+    let mut context = model.context(24).unwrap();
+    let kept = model.forecasts(&mut context, &text[0]).unwrap();
+    let other = windows(2, 24).remove(1);
+    let after = model.forecasts(&mut context, &other).unwrap();
+    let found = model.differences(&mut context, &other, &kept).unwrap();
+    assert!(found == kept.differences(&after).unwrap() && found.len() == 23 && found.iter().any(|difference| difference.divergence > 0.0));
+    assert!(model.differences(&mut context, &other[..23], &kept).is_err() && model.differences(&mut context, &[], &kept).is_err());
     let mut steps = 0;
     let found = weigh(&mut model, &subject, &chosen, &text, 0.7, &mut || {
         steps += 1;
@@ -134,6 +143,18 @@ fn worth<D: Backend>(device: &Arc<D>) {
     let curves = found.unwrap();
     assert!(steps == 12 && curves.len() == 12 && curves.iter().all(|curve| curve.loss[0] > 0.0));
     assert!(before == logits(&mut model), "the weights are not what they were");
+    // Factors that are not kept are made again, the same.
+    let none = Subject { kept: Kept::new(0), ..subject };
+    let again = weigh(&mut model, &none, &chosen, &text, 0.7, &mut || Ok(())).unwrap();
+    assert!(curves.iter().zip(&again).all(|(one, other)| one.loss == other.loss), "what is kept makes a difference");
+    let ranks = chosen.iter().enumerate().map(|(number, one)| (one.path.clone(), 1 + 5 * number as u64)).collect();
+    let of = |subject: &Subject<'_>| pairs(subject, &chosen, &ranks, &mut |_| Ok(())).unwrap();
+    let subject = Subject { kept: Kept::default(), ..none };
+    let made = of(&subject);
+    assert!(
+        made.iter().all(|(path, pair)| pair.0.cols as u64 == ranks[path])
+            && made.values().zip(of(&subject).values()).all(|(a, b)| a.0.data == b.0.data && a.1.data == b.1.data)
+    );
     let plan = by_parameters(&curves, Rule::Free, 0.8).unwrap();
     assert!(plan.nats > 0.0 && plan.bound.unwrap() <= plan.nats && !plan.ranks.is_empty());
     // A step that fails ends the work, and the weights are back.
@@ -206,6 +227,17 @@ fn as_a_user() {
     assert_eq!(config["low_rank"]["calibration"]["tokens"], 600);
     shrink("dense", &["--dense"]);
     shrink("aligned", &["--ranks", "align:8"]);
+    // Others of the same factors are those that a run of its own makes; the tokens that are held out are measured on the model as it was.
+    let also = ["0.9:uniform", "0.8:align:8"].map(|how| format!("{how}={}", at(&format!("also-{}", how.replace(':', "-")))));
+    let several = shrink("several", &["--also", &also[0], "--also", &also[1]]);
+    shrink("uniform", &["--ranks", "uniform", "--keep", "0.9"]);
+    let same = |one: &str, other: &str| {
+        ["model.safetensors", "config.json"]
+            .iter()
+            .all(|file| std::fs::read(Path::new(&at(one)).join(file)).unwrap() == std::fs::read(Path::new(&at(other)).join(file)).unwrap())
+    };
+    assert!(several["models"].as_array().unwrap().len() == 3 && several["models"][0]["measured"] == found["measured"], "{several}");
+    assert!(same("several", "free") && same("also-0.9-uniform", "uniform") && same("also-0.8-align-8", "aligned"));
     let repaired = json(&trifuse(&["repair", &at("free"), "-o", &at("repaired"), "--to", "8", "--json"]));
     assert!(repaired["changed"].as_u64().unwrap() > 0 && repaired["parameters"].as_u64() > repaired["parameters_before"].as_u64());
     // The products of the factors are another way to the same forecasts, and zeros change nothing.
@@ -272,6 +304,7 @@ fn refused() {
         (&["--keep", "0.8", "--ranks", "align:0"], 2, "align:N"),
         (&["--keep", "0.01", "--factors", "svd", "--ranks", "align:64"], 2, "at least"),
         (&["--keep", "0.8", "--leave", "("], 2, "regular expression"),
+        (&["--keep", "0.8", "--also", "0.7=x"], 2, "0.8:align:16=DIR"),
         (&["--keep", "0.8", "--moments", "/no/such/file"], 4, "/no/such/file"),
     ] {
         let run = trifuse(&[&["shrink", model, "-o", out][..], arguments].concat());

@@ -1,5 +1,6 @@
 //! `shrink`: a language model in, a folder with factored projections out.
 
+mod also;
 mod calibrate;
 mod report;
 
@@ -11,6 +12,7 @@ use serde_json::{Value, json};
 use trifuse::backends::{AnyDevice, Choice};
 use trifuse::llm::{Beside, Dense, Files, Model, WeightSource};
 use trifuse::shrink::factor::Method;
+use trifuse::shrink::kept::Kept;
 use trifuse::shrink::moments::Moments;
 use trifuse::shrink::plan::{Curve, Plan, Rule, by_cache, by_parameters};
 use trifuse::shrink::profile::{Mix, Profile};
@@ -23,8 +25,9 @@ use super::interrupt::Interrupt;
 use super::output::Output;
 use super::progress::Progress;
 use super::values;
+use also::{Also, Share};
 use calibrate::{Calibration, Texts};
-use report::{Facts, Measured, Shrunken};
+use report::{Facts, Measured, Several, Shrunken};
 
 /// How directions are ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -91,6 +94,9 @@ pub struct Args {
     /// Second moments in a file, with gradients where a backward pass was run, in place of a calibration
     #[arg(long, value_name = "FILE")]
     moments: Option<PathBuf>,
+    /// Another model of the same factors: its share, its rule of ranks and its folder, as 0.8:align:16=DIR; may be given again
+    #[arg(long, value_name = "KEEP:RULE=DIR", value_parser = |text: &str| text.parse::<Also>())]
+    also: Vec<Also>,
     /// Leave the projections whose path has a match of this regular expression
     #[arg(long, value_name = "REGEX")]
     leave: Option<String>,
@@ -149,12 +155,12 @@ impl Job<'_> {
         })
     }
 
-    /// What each rank of each projection loses.
-    fn curves(&self, model: &mut Model<AnyDevice>, subject: &Subject<'_>, chosen: &[Chosen], texts: Option<&Texts>) -> Result<Vec<Curve>> {
+    /// What each rank of each projection loses; where that is measured, at the share `keep`.
+    fn curves(&self, model: &mut Model<AnyDevice>, subject: &Subject<'_>, chosen: &[Chosen], texts: Option<&Texts>, keep: f64) -> Result<Vec<Curve>> {
         let gradients = subject.moments.has_gradients();
         let progress = Progress::new(self.output, "factoring", chosen.len() as u64);
         match texts.map(|texts| &texts.probe).filter(|probe| !probe.is_empty() && !gradients) {
-            Some(probe) => weigh(model, subject, chosen, probe, self.args.keep, &mut || {
+            Some(probe) => weigh(model, subject, chosen, probe, keep, &mut || {
                 progress.step();
                 self.go_on()
             }),
@@ -189,6 +195,11 @@ impl Job<'_> {
             progress.step();
             self.go_on()?;
         }
+        // Who comes after finds the model as it was.
+        for path in pairs.keys().filter(|_| !self.args.also.is_empty()) {
+            let shape = self.files.config.projection(path).unwrap_or([1, 1]);
+            model.replace(path, &self.files.weights.values(&format!("{path}.weight"), &shape)?)?;
+        }
         Ok(Some(measured.means()))
     }
 }
@@ -199,42 +210,69 @@ impl Job<'_> {
         let mut model = Model::open(Arc::new(device), files, DType::F32)?;
         let texts = args.calibration.texts(files)?;
         let moments = self.moments(&mut model, texts.as_ref())?;
-        let subject = Subject { config: &files.config, source: files.weights.as_ref(), moments: &moments, method: args.factors.into() };
+        let subject = Subject { config: &files.config, source: files.weights.as_ref(), moments: &moments, method: args.factors.into(), kept: Kept::default() };
         let wanted = |path: &str| !args.latent || path.ends_with(".k_proj") || path.ends_with(".v_proj");
         let chosen = subject.chosen(&|path| wanted(path) && self.leave.is_none_or(|leave| !leave.is_match(path)));
-        let curves = self.curves(&mut model, &subject, &chosen, texts.as_ref())?;
+        let shares = Share::all(args.keep, args.ranks, &args.output, &args.also);
+        let mut of = self.curves(&mut model, &subject, &chosen, texts.as_ref(), args.keep)?;
+        let (mut measured_at, mut all) = (args.keep, Vec::new());
+        let nats = moments.has_gradients() || texts.as_ref().is_some_and(|texts| !texts.probe.is_empty());
+        for share in &shares {
+            // What is measured at a share holds for that share alone.
+            if nats && !moments.has_gradients() && share.keep != measured_at {
+                of = self.curves(&mut model, &subject, &chosen, texts.as_ref(), share.keep)?;
+                measured_at = share.keep;
+            }
+            all.push(self.share(&mut model, &subject, &chosen, (&of, share), texts.as_ref(), nats)?);
+        }
+        match <[Shrunken; 1]>::try_from(all) {
+            Ok([only]) => self.output.report(&only)?,
+            Err(models) => self.output.report(&Several { models })?,
+        }
+        Ok(Outcome::Right)
+    }
+
+    /// Chooses the ranks of a share, and writes its model.
+    fn share(
+        &self,
+        model: &mut Model<AnyDevice>,
+        subject: &Subject<'_>,
+        chosen: &[Chosen],
+        (curves, share): (&[Curve], &Share<'_>),
+        texts: Option<&Texts>,
+        nats: bool,
+    ) -> Result<Shrunken> {
+        let Self { args, files, .. } = self;
         let plan = match (&args.profile, args.budget) {
-            (Some(path), Budget::Time) => Profile::open(path)?.plan(&curves, args.ranks, args.keep, &args.mix)?,
-            _ if args.latent => by_cache(&curves, args.ranks, args.keep)?,
-            _ => by_parameters(&curves, args.ranks, args.keep)?,
+            (Some(path), Budget::Time) => Profile::open(path)?.plan(curves, share.ranks, share.keep, &args.mix)?,
+            _ if args.latent => by_cache(curves, share.ranks, share.keep)?,
+            _ => by_parameters(curves, share.ranks, share.keep)?,
         };
         let progress = Progress::new(self.output, "truncating", plan.ranks.len() as u64);
-        let pairs = pairs(&subject, &chosen, &plan.ranks, &mut |count| {
+        let pairs = pairs(subject, chosen, &plan.ranks, &mut |count| {
             (0..count).for_each(|_| progress.step());
             self.go_on()
         })?;
         drop(progress);
-        let measured = self.measured(&mut model, &pairs, texts.as_ref())?;
-        let nats = moments.has_gradients() || texts.as_ref().is_some_and(|texts| !texts.probe.is_empty());
-        let low_rank = certificate(args, &plan, &moments, texts.as_ref(), nats, measured.as_ref());
+        let measured = self.measured(model, &pairs, texts)?;
+        let low_rank = certificate(args, share, &plan, (subject.moments, nats), texts, measured.as_ref());
         let shrunk = Shrunk::new(files.weights.as_ref(), &pairs);
         let dense = Dense(&shrunk);
         let (source, told): (&dyn WeightSource, _) = if args.dense { (&dense, None) } else { (&shrunk, Some(low_rank)) };
         let progress = Progress::new(self.output, "writing", source.names().len() as u64);
         let config = configuration(self.beside, told, args.dtype);
-        let bytes = write(&args.output, (&config, &self.beside.files), source, args.dtype, &mut |_| {
+        let bytes = write(share.output, (&config, &self.beside.files), source, args.dtype, &mut |_| {
             progress.step();
             self.go_on()
         })?;
         drop(progress);
-        let facts = Facts { model: &args.model, output: &args.output, nats, tokens: moments.tokens(), bytes, measured };
-        self.output.report(&Shrunken::new(facts, &curves, &plan))?;
-        Ok(Outcome::Right)
+        let facts = Facts { model: &args.model, output: share.output, nats, tokens: subject.moments.tokens(), bytes, measured };
+        Ok(Shrunken::new(facts, curves, plan))
     }
 }
 
 /// What `config.json` says of the factors and how they came about.
-fn certificate(args: &Args, plan: &Plan, moments: &Moments, texts: Option<&Texts>, nats: bool, measured: Option<&Measured>) -> Value {
+fn certificate(args: &Args, share: &Share<'_>, plan: &Plan, (moments, nats): (&Moments, bool), texts: Option<&Texts>, measured: Option<&Measured>) -> Value {
     let calibration = texts.map(|texts| json!({"texts": texts.names, "sha256": texts.sha256, "tokens": moments.tokens(), "window": args.calibration.window}));
     let moments = args.moments.as_deref().map(Path::display).map(|path| path.to_string());
     let of = match args.budget {
@@ -244,9 +282,9 @@ fn certificate(args: &Args, plan: &Plan, moments: &Moments, texts: Option<&Texts
     };
     json!({
         "method": Method::from(args.factors).name(),
-        "rule": args.ranks.to_string(),
+        "rule": share.ranks.to_string(),
         "latent": args.latent,
-        "budget": {"keep": args.keep, "of": of, "most": plan.budget, "taken": plan.cost},
+        "budget": {"keep": share.keep, "of": of, "most": plan.budget, "taken": plan.cost},
         "parameters": plan.parameters,
         "ranks": plan.ranks,
         "stored": plan.ranks,

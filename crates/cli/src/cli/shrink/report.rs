@@ -1,7 +1,7 @@
 //! What `shrink` tells.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use trifuse::Result;
@@ -12,9 +12,9 @@ use crate::cli::output::{Page, Report, bytes};
 
 /// The result.
 #[derive(Debug, Serialize)]
-pub struct Shrunken<'a> {
-    model: &'a Path,
-    output: &'a Path,
+pub struct Shrunken {
+    model: PathBuf,
+    output: PathBuf,
     /// Bytes of the weights' file.
     bytes: u64,
     /// Parameters of the projections before, and after.
@@ -33,7 +33,19 @@ pub struct Shrunken<'a> {
     tokens: u64,
     measured: Option<Measured>,
     roles: Vec<Role>,
-    ranks: &'a BTreeMap<String, u64>,
+    ranks: BTreeMap<String, u64>,
+}
+
+/// The results of several shares.
+#[derive(Debug, Serialize)]
+pub struct Several {
+    pub models: Vec<Shrunken>,
+}
+
+impl Report for Several {
+    fn page(&self, page: &mut Page) -> std::fmt::Result {
+        self.models.iter().try_for_each(|model| model.page(page))
+    }
 }
 
 /// Projections of one name.
@@ -89,9 +101,9 @@ pub struct Facts<'a> {
     pub measured: Option<Measured>,
 }
 
-impl<'a> Shrunken<'a> {
+impl Shrunken {
     /// The result of a plan.
-    pub fn new(facts: Facts<'a>, curves: &[Curve], plan: &'a Plan) -> Self {
+    pub fn new(facts: Facts<'_>, curves: &[Curve], plan: Plan) -> Self {
         let before: u64 = curves.iter().map(Curve::whole).sum();
         let mut roles: BTreeMap<&str, Vec<&Curve>> = BTreeMap::new();
         for curve in curves {
@@ -105,9 +117,10 @@ impl<'a> Shrunken<'a> {
             let whole = ranks.iter().filter(|rank| rank.is_none()).count();
             Role { name: name.to_owned(), count: curves.len(), whole, kept, least: taken().min(), most: taken().max() }
         });
+        let roles = roles.collect();
         Self {
-            model: facts.model,
-            output: facts.output,
+            model: facts.model.to_owned(),
+            output: facts.output.to_owned(),
             bytes: facts.bytes,
             parameters_before: before,
             parameters: plan.parameters,
@@ -119,13 +132,13 @@ impl<'a> Shrunken<'a> {
             exact: plan.exact,
             tokens: facts.tokens,
             measured: facts.measured,
-            roles: roles.collect(),
-            ranks: &plan.ranks,
+            roles,
+            ranks: plan.ranks,
         }
     }
 }
 
-impl Report for Shrunken<'_> {
+impl Report for Shrunken {
     fn page(&self, page: &mut Page) -> std::fmt::Result {
         let rows = self.roles.iter().map(|role| {
             let ranks = role.least.zip(role.most).map_or_else(|| "-".into(), |(least, most)| format!("{least} to {most}"));
