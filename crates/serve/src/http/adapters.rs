@@ -67,11 +67,13 @@ impl From<Refused> for Fault {
     fn from(refused: Refused) -> Self {
         match refused {
             Refused::Conflict(Conflict::Taken) => {
-                Self::expected("lora_name", "a name that is not taken, or \"load_inplace\": true for another content of an adapter", "one that is taken")
+                let message =
+                    "lora_name: expected a name that is not taken, or \"load_inplace\": true for another content of an adapter, found one that is taken";
+                Self::taken("lora_name", message)
             }
             Refused::Conflict(Conflict::Generation(found)) => {
                 let found = found.map_or_else(|| "no such adapter".to_owned(), |found| format!("generation {found}"));
-                Self::conflict("expected_generation", "generation_mismatch", format!("expected_generation: expected what the name leads to, {found}"))
+                Self::conflict("expected_generation", "lora_generation_mismatch", format!("expected_generation: expected what the name leads to, {found}"))
             }
             Refused::NotThere(there) => Self::no_model("lora_name", "that adapter", &there),
             Refused::Failed(Error::OutOfMemory { .. }) => Self::no_memory("the device has no memory for one more adapter; unload another"),

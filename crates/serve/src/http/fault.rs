@@ -71,7 +71,7 @@ impl Fault {
 
     /// What is there is not what the request takes to be there.
     pub fn conflict(param: &str, code: &'static str, message: impl Into<String>) -> Self {
-        Self { param: Some(param.into()), ..Self::new(StatusCode::CONFLICT, "invalid_request_error", code, message) }
+        Self { param: Some(param.into()), ..Self::new(StatusCode::CONFLICT, "conflict_error", code, message) }
     }
 
     /// The device has no memory for it.
@@ -151,9 +151,9 @@ impl Fault {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", "region_quota_exceeded", message)
     }
 
-    /// The name is taken.
-    pub fn taken(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::CONFLICT, "conflict_error", "name_taken", message)
+    /// The name in the field `param` is taken.
+    pub fn taken(param: &str, message: impl Into<String>) -> Self {
+        Self::conflict(param, "name_taken", message)
     }
 
     /// The key may not do this, or the server was not told to allow it.
