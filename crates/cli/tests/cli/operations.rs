@@ -10,7 +10,7 @@ use super::support::{err, run};
 fn operations_are_served_without_a_model() {
     let mut served = Served::start(&["--operations", "--region-bytes", "4096"]);
     let (status, told) = served.ask("/v2", &json!(null));
-    assert_eq!((status, &told["extensions"]), (200, &json!(["binary_tensor_data", "parameters", "trifuse_regions"])));
+    assert_eq!((status, &told["extensions"]), (200, &json!(["binary_tensor_data", "parameters", "trifuse_regions", "statistics"])));
     let tensor = |name: &str| json!({"name": name, "datatype": "FP32", "shape": [1, 2, 1, 2], "data": [1, 2, 1, 2]});
     let (status, body) = served.ask("/v2/models/op.attention/infer", &json!({"inputs": [tensor("q"), tensor("k"), tensor("v")]}));
     assert_eq!((status, &body["outputs"][0]["data"]), (200, &json!([1.0, 2.0, 1.0, 2.0])), "the average of two rows that are the same");

@@ -94,6 +94,13 @@ impl Fault {
         Self { param: Some(param.into()), ..Self::new(StatusCode::NOT_FOUND, "not_found_error", "model_not_found", message) }
     }
 
+    /// The model is here and does something else, which `route` asks for.
+    pub fn other_kind(param: &str, name: &str, does: &str, route: &str) -> Self {
+        let name: String = name.chars().take(200).collect();
+        let message = format!("{param}: {name:?} {does}; POST {route} asks it");
+        Self { param: Some(param.into()), ..Self::new(StatusCode::NOT_FOUND, "not_found_error", "model_not_found", message) }
+    }
+
     /// There is no such route.
     pub fn no_route(path: &str) -> Self {
         let path: String = path.chars().take(200).collect();
