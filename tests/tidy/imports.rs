@@ -61,7 +61,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("shm", &["error"]),
     ("stats", &[]),
     ("generate", &["error", "llm", "keeper", "line", "queueing", "replica"]),
-    ("turns", &["error", "llm", "generate", "keeper", "line", "queueing", "replica"]),
+    ("turns", &["error", "llm", "generate", "keeper", "line", "metrics", "queueing", "replica"]),
     ("language_model", &["error", "backend", "adapters", "llm", "generate", "keeper", "line", "queueing", "replica"]),
     (
         "http",

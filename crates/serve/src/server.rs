@@ -20,7 +20,7 @@ use crate::http::app::{App, Phase};
 use crate::http::connection::{accept, connection};
 use crate::http::routes::router;
 use crate::kserve::attention::NAME as ATTENTION;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Now};
 use crate::operations::{Operations, OperationsModel};
 #[cfg(feature = "otlp")]
 use crate::otlp::{Exporter, Told};
@@ -95,12 +95,13 @@ impl Server {
             None => None,
         };
         let generator = generator.map(|generator| {
-            let told = [metrics.written.running.clone(), metrics.written.waiting.clone()];
+            let told = Arc::clone(&metrics.written);
             Arc::new(Turns::new(generator, told)) as Arc<dyn Generate>
         });
         if let Some(generator) = generator.as_ref().filter(|_| config.vllm_metrics) {
             let own = Arc::clone(generator);
-            metrics.tell_as_vllm(generator.keeper().base(), Box::new(move || own.cache_use().unwrap_or(0.0)));
+            let now = move || Now { cache_use: own.cache_use().unwrap_or(0.0), seats: own.seats(), adapters: own.adapters_asked() };
+            metrics.tell_as_vllm(generator.keeper().base(), Box::new(now));
         }
         let shared = Shared { limits: config.queue, clock: Arc::new(Monotonic::default()), metrics: Arc::new(metrics), ledger };
         let started = embeddings.map(|model| Embeddings::start(model, &shared)).transpose()?;
