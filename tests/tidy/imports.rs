@@ -88,7 +88,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
         ],
     ),
     ("grpc", &["error", "account", "http", "kserve", "queueing"]),
-    ("server", &["error", "config", "embedder", "embeddings", "generate", "grpc", "http", "kserve", "metrics", "operations", "otlp", "queueing", "turns"]),
+    (
+        "server",
+        &["error", "config", "embedder", "embeddings", "generate", "grpc", "http", "keys", "kserve", "metrics", "operations", "otlp", "queueing", "turns"],
+    ),
     // Of the command.
     ("verify", &["error", "dtype", "device", "ops", "backend", "safetensors_file", "session", "oracle", "cases", "tolerance", "conformance", "adapters"]),
 ];

@@ -19,6 +19,7 @@ use crate::generate::Generate;
 use crate::http::app::{App, Phase};
 use crate::http::connection::{accept, connection};
 use crate::http::routes::router;
+use crate::keys::Keys;
 use crate::kserve::attention::NAME as ATTENTION;
 use crate::metrics::{Metrics, Now};
 use crate::operations::{Operations, OperationsModel};
@@ -238,6 +239,12 @@ impl Handle {
     /// Lets it end: requests under way are answered, and new ones are refused after a while. Returns at once.
     pub fn drain(&self) {
         self.drain.send_replace(true);
+    }
+
+    /// Lets those with these keys ask from here on, and no others. A name that was there before stays the same tenant; what is under way goes on.
+    /// A server that was started without keys is open to everybody until then.
+    pub fn renew_keys(&self, keys: Keys) {
+        self.app.renew(keys);
     }
 
     /// Whether it has ended.

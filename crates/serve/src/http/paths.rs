@@ -2,13 +2,15 @@
 
 /// The page.
 pub const PAGE: &str = "/";
-/// What the server does; the one route outside `/v1/` that asks for a key, as it tells the names of adapters.
+/// What it counts, which asks for a key where it is told to.
+pub const METRICS: &str = "/metrics";
+/// What the server does, which asks for a key, as it tells the names of adapters.
 pub const STATUS: &str = "/status";
 /// Every path; one that ends in `/` stands for all below it, but for the page's.
 pub const ROUTES: [&str; 21] = [
     PAGE,
     "/health",
-    "/metrics",
+    METRICS,
     "/openapi.json",
     STATUS,
     "/v1/chat/completions",

@@ -48,6 +48,9 @@ pub struct Args {
     /// Who may ask: a file of lines NAME:SHA256 of a key, which :admin or :share=N may follow; without it everybody may
     #[arg(long, value_name = "FILE")]
     pub api_key_file: Option<PathBuf>,
+    /// Ask for a key for /metrics too
+    #[arg(long, requires = "api_key_file")]
+    pub metrics_key: bool,
     /// What the model computes in; by default f16 on cuda, f32 elsewhere
     #[arg(long, value_name = "DTYPE", value_parser = values::dtype())]
     pub dtype: Option<DType>,
