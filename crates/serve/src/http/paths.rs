@@ -7,7 +7,7 @@ pub const METRICS: &str = "/metrics";
 /// What the server does, which asks for a key, as it tells the names of adapters.
 pub const STATUS: &str = "/status";
 /// Every path; one that ends in `/` stands for all below it, but for the page's.
-pub const ROUTES: [&str; 21] = [
+pub const ROUTES: [&str; 22] = [
     PAGE,
     "/health",
     METRICS,
@@ -25,6 +25,7 @@ pub const ROUTES: [&str; 21] = [
     "/v2/health/",
     "/v2/models/",
     "/v2/repository/index",
+    "/v2/repository/models/",
     "/v2/systemsharedmemory/",
     "/v2/trifuse/regions",
     "/v2/trifuse/regions/",

@@ -24,6 +24,7 @@ use crate::kserve::target::{Action, Target};
 pub async fn metadata(State(app): State<Arc<App>>) -> Result<Response, Fault> {
     let mut extensions = extensions(&app);
     extensions.push("statistics");
+    extensions.extend(app.config.adapter_root.is_some().then_some("model_repository"));
     answer(&json!({"name": "trifuse", "version": env!("CARGO_PKG_VERSION"), "extensions": extensions}))
 }
 

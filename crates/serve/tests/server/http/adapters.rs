@@ -171,6 +171,48 @@ fn what_may_not_be_loaded_is_refused_and_changes_nothing() {
 }
 
 #[test]
+fn the_open_inference_protocol_loads_and_unloads_them_too() {
+    let root = root();
+    let server = running(root.path(), None);
+    let mut client = server.client();
+    let extensions = client.get("/v2").json()["extensions"].clone();
+    assert!(extensions.as_array().unwrap().contains(&json!("model_repository")), "{extensions}");
+    let mut ask = |name: &str, action: &str, body: &str| {
+        client.send("POST", &format!("/v2/repository/models/{name}/{action}"), &[], body.as_bytes()).map(|answer| (answer.status, answer.text())).unwrap()
+    };
+    // By its own name, by another, and anew with another content.
+    assert_eq!(ask("one", "load", ""), (200, "{}".to_owned()));
+    assert_eq!(ask("new", "load", r#"{"parameters": {"lora_path": "two"}}"#).0, 200);
+    assert_eq!(ask("new", "load", r#"{"parameters": {"lora_path": "deep"}}"#).0, 200);
+    let mut reference = Reference::new(server.folder.path());
+    for (name, path) in [("one", "one"), ("new", "deep")] {
+        reference.add(name, &LoraAdapter::open(root.path().join(path)).unwrap());
+        let answer = server.client().post("/v1/embeddings", &json!({"model": name, "input": "w1 w2", "encoding_format": "base64"}));
+        assert_eq!(vector(&answer), reference.of("w1 w2", Some(name)), "{name}");
+        assert_eq!(server.client().get(&format!("/v2/models/{name}/ready")).status, 200);
+    }
+    for (name, action, body, status, told) in [
+        ("nothing", "load", "", 400, "below the server's adapter root"),
+        ("one", "load", r#"{"parameters": {"config": "{}"}}"#, 400, "config"),
+        ("one", "load", r#"{"ready": true}"#, 400, "ready"),
+        (NAME, "load", "", 409, "no adapter"),
+        (NAME, "unload", "", 409, "no adapter"),
+        ("nobody", "unload", "", 404, "nobody"),
+        ("one", "index", "", 404, "no route"),
+    ] {
+        let found = ask(name, action, body);
+        assert!(found.0 == status && found.1.starts_with("{\"error\":\"") && found.1.contains(told), "{name} {action} {body}: {found:?}");
+    }
+    for name in ["one", "new"] {
+        assert_eq!(ask(name, "unload", r#"{"parameters": {"unload_dependents": false}}"#).0, 200, "{name}");
+        assert_eq!(server.client().get(&format!("/v2/models/{name}/ready")).status, 404, "{name}");
+    }
+    // Where no folder is given, nobody may.
+    let closed = Running::new().client().send("POST", "/v2/repository/models/one/load", &[], b"").unwrap();
+    assert_eq!(closed.status, 404, "{}", closed.text());
+}
+
+#[test]
 fn only_a_key_with_the_right_changes_what_is_served() {
     let root = root();
     let keys = root.path().join("keys");
