@@ -9,9 +9,10 @@ use crate::cli::values;
 
 /// Arguments of `serve`.
 #[derive(Debug, clap::Args)]
+#[command(group(clap::ArgGroup::new("served").args(["model", "operations"]).required(true).multiple(true)))]
 pub struct Args {
     /// The model, an encoder or a language model: a folder, a GGUF file, or organisation/name in the local cache of Hugging Face's libraries
-    #[arg(long, value_name = "MODEL", required_unless_present = "operations")]
+    #[arg(long, value_name = "MODEL")]
     pub model: Option<PathBuf>,
     /// Serve the operation op.attention by the open inference protocol, beside a model or alone
     #[arg(long)]
