@@ -57,6 +57,15 @@ impl Fault {
         Self::param(param, "invalid_value", format!("{param}: expected {expected}, found {found}"))
     }
 
+    /// The same fault, of the field that the request has in place of `param`.
+    #[must_use]
+    pub fn renamed(mut self, param: &str, own: &str) -> Self {
+        if self.param.as_deref() == Some(param) {
+            self.param = Some(own.into());
+        }
+        self
+    }
+
     /// There is no such key, or none was given.
     pub fn no_key() -> Self {
         let message = "expected an API key of this server, as Authorization: Bearer KEY; found none that it knows";
