@@ -20,7 +20,7 @@ use super::caller::Caller;
 use super::fault::Fault;
 use super::fields::Fields;
 use super::inputs::{Input, inputs};
-use super::models::no_vectors;
+use super::missing::no_vectors;
 use crate::embeddings::Embeddings;
 use crate::line::{Copies, Sentence};
 use crate::queueing::registry::{Lease, Model};

@@ -9,10 +9,7 @@ use serde_json::{Value, json};
 use super::app::App;
 use super::embeddings::json as answer;
 use super::fault::Fault;
-use crate::queueing::registry::NotThere;
-
-/// Names told at most where one is not there.
-const TOLD: usize = 10;
+use super::missing::not_there;
 
 fn card(app: &App, id: &str, parent: Option<&str>, generation: Option<&str>, max_tokens: usize) -> Value {
     let mut card = json!({
@@ -58,31 +55,6 @@ pub async fn one(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<
     let is = |card: &&Value| text(card, "id") == id || (!card["parent"].is_null() && format!("{}:{}", text(card, "parent"), text(card, "id")) == id);
     match cards.iter().find(is) {
         Some(card) => answer(card),
-        None => Err(Fault::no_model("id", &id, &not_there(&cards))),
-    }
-}
-
-fn not_there(cards: &[Value]) -> NotThere {
-    let names = cards.iter().take(TOLD).map(|card| card["id"].as_str().unwrap_or_default().to_owned()).collect();
-    NotThere { names, more: cards.len().saturating_sub(TOLD) }
-}
-
-/// Vectors are asked of a name that no model has which embeds; there are these, or no such model. Who holds the names of one that embeds may ask.
-pub fn no_vectors(app: &App, param: &str, name: &str, there: Option<&NotThere>) -> Fault {
-    let writes = app.generator.as_ref().is_some_and(|generator| generator.keeper().names().lease(name).is_ok());
-    match there {
-        _ if writes => Fault::other_kind(param, name, "writes text, and gives no vectors", "/v1/completions or /v1/chat/completions"),
-        Some(there) => Fault::no_model(param, name, there),
-        None => Fault::no_model(param, name, &not_there(&cards(app))),
-    }
-}
-
-/// Text is asked of a name that no model has which writes; there are these, or no such model. Who holds the names of one that writes may ask.
-pub fn no_text(app: &App, name: &str, there: Option<&NotThere>) -> Fault {
-    let embeds = app.embeddings.as_ref().is_some_and(|embeddings| embeddings.registry().lease(name).is_ok());
-    match there {
-        _ if embeds => Fault::other_kind("model", name, "gives vectors, and writes no text", "/v1/embeddings"),
-        Some(there) => Fault::no_model("model", name, there),
-        None => Fault::no_model("model", name, &not_there(&cards(app))),
+        None => Err(Fault::no_model("id", &id, &not_there(&app))),
     }
 }

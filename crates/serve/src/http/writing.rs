@@ -16,7 +16,7 @@ use super::app::App;
 use super::caller::Caller;
 use super::fault::Fault;
 use super::fields::Fields;
-use super::models::no_text;
+use super::missing::no_text;
 use super::speech::{Part, Speech};
 use super::sse::{Events, Gone};
 use super::structured::structure;
