@@ -61,7 +61,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("shm", &["error"]),
     ("stats", &[]),
     ("generate", &["error", "llm", "keeper", "line", "queueing", "replica"]),
-    ("turns", &["error", "llm", "generate", "keeper", "line", "queueing", "replica"]),
+    ("turns", &["error", "llm", "generate", "keeper", "line", "metrics", "queueing", "replica"]),
     ("language_model", &["error", "backend", "adapters", "llm", "generate", "keeper", "line", "queueing", "replica"]),
     (
         "http",
@@ -88,7 +88,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
         ],
     ),
     ("grpc", &["error", "account", "http", "kserve", "queueing"]),
-    ("server", &["error", "config", "embedder", "embeddings", "generate", "grpc", "http", "kserve", "metrics", "operations", "otlp", "queueing", "turns"]),
+    (
+        "server",
+        &["error", "config", "embedder", "embeddings", "generate", "grpc", "http", "keys", "kserve", "metrics", "operations", "otlp", "queueing", "turns"],
+    ),
     // Of the command.
     ("verify", &["error", "dtype", "device", "ops", "backend", "safetensors_file", "session", "oracle", "cases", "tolerance", "conformance", "adapters"]),
 ];

@@ -20,6 +20,8 @@ pub struct Config {
     pub traces: Option<crate::otlp::Endpoint>,
     /// Who may ask; without keys everybody.
     pub keys: Keys,
+    /// Whether metrics ask for a key too, where there are keys.
+    pub metrics_key: bool,
     /// Bounds of sizes and times.
     pub limits: Limits,
     /// Where adapters lie that may be loaded while the server runs; `None` loads none.
@@ -96,6 +98,7 @@ impl Config {
             #[cfg(feature = "otlp")]
             traces: None,
             keys: Keys::default(),
+            metrics_key: false,
             limits: Limits::default(),
             adapter_root: None,
             queue: admit::Limits::default(),

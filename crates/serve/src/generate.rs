@@ -105,6 +105,11 @@ pub trait Generate: Send + Sync {
         None
     }
 
+    /// The adapters of the prompts that it works on, and of those that wait for their turn, where it tells of them.
+    fn adapters_asked(&self) -> [Vec<String>; 2] {
+        Default::default()
+    }
+
     /// Takes no more prompts; with `now` those under way fail as [`Failure::Draining`].
     fn close(&self, now: bool);
 

@@ -1,5 +1,6 @@
 //! API keys, of which the server knows the SHA-256 alone.
 
+use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::path::Path;
 
@@ -27,7 +28,11 @@ pub struct Key {
 
 /// Who may ask.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Keys(Vec<Key>);
+pub struct Keys {
+    keys: Vec<Key>,
+    /// The number of each name, also of those whose key is gone: what they left behind is nobody else's.
+    numbers: BTreeMap<String, u32>,
+}
 
 impl Keys {
     /// Reads a file of lines `NAME:SHA256`, which `:admin` or `:share=N` may follow. Lines that begin with # say nothing.
@@ -49,25 +54,38 @@ impl Keys {
         if keys.is_empty() {
             return Err(Error::input(path, "expected at least one line NAME:SHA256, found none: nobody could ask"));
         }
-        Ok(Self(keys))
+        let numbers = keys.iter().map(|key| key.name.clone()).zip(1..).collect();
+        Ok(Self { keys, numbers })
+    }
+
+    /// These keys in place of those `before`: a name that was known then is the same tenant still, and no other is.
+    #[must_use]
+    pub fn in_place_of(self, before: &Self) -> Self {
+        let mut numbers = before.numbers.clone();
+        for key in &self.keys {
+            let next = numbers.len() as u32 + 1;
+            numbers.entry(key.name.clone()).or_insert(next);
+        }
+        Self { keys: self.keys, numbers }
     }
 
     /// Whether everybody may ask.
     pub fn are_open(&self) -> bool {
-        self.0.is_empty()
+        self.keys.is_empty()
     }
 
     /// Who has this key, and whether it may change what is served. The time does not depend on how much of it is right.
     pub fn tenant(&self, key: &str) -> Option<(Tenant, bool)> {
         let digest: [u8; 32] = Sha256::digest(key.as_bytes()).into();
         let mut found = None;
-        for (number, key) in self.0.iter().enumerate() {
+        for key in &self.keys {
             let differs = key.digest.iter().zip(&digest).fold(0, |differs, (a, b)| black_box(differs | (a ^ b)));
             if differs == 0 {
-                found = Some((Tenant { number: number as u32 + 1, share: key.share }, key.admin));
+                found = Some(key);
             }
         }
-        found
+        let key = found?;
+        Some((Tenant { number: *self.numbers.get(&key.name)?, share: key.share }, key.admin))
     }
 }
 
@@ -111,6 +129,18 @@ mod tests {
         assert_eq!(keys.tenant("a"), Some((Tenant { number: 1, share: 1 }, false)));
         assert_eq!(keys.tenant("b"), Some((Tenant { number: 2, share: 3 }, true)));
         assert_eq!(keys.tenant(""), None);
+    }
+
+    #[test]
+    fn a_name_stays_the_same_tenant_when_the_file_changes_and_nobody_gets_its_number() {
+        let digest = |key: &str| Sha256::digest(key).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let file = |lines: &[(&str, &str)]| open(&lines.iter().map(|(name, key)| format!("{name}:{}\n", digest(key))).collect::<String>()).unwrap();
+        let number = |keys: &Keys, key: &str| keys.tenant(key).map(|(tenant, _)| tenant.number);
+        let first = file(&[("ann", "a"), ("bob", "b")]);
+        let second = file(&[("eve", "e"), ("bob", "new")]).in_place_of(&first);
+        assert_eq!(["a", "b", "new", "e"].map(|key| number(&second, key)), [None, None, Some(2), Some(3)]);
+        let third = file(&[("kim", "k"), ("ann", "a")]).in_place_of(&second);
+        assert_eq!(["k", "a", "e"].map(|key| number(&third, key)), [Some(4), Some(1), None]);
     }
 
     #[test]

@@ -27,8 +27,8 @@ pub use histogram::{Histogram, SECONDS};
 use models::Models;
 use process::Process;
 pub use process::cpu_seconds;
-pub use vllm::CacheUse;
 use vllm::Vllm;
+pub use vllm::{Now, Tell};
 pub use written::{Finished, Written};
 
 type Labels = Vec<(&'static str, String)>;
@@ -200,8 +200,8 @@ impl Metrics {
     }
 
     /// Tells of a language model by the names of vLLM too.
-    pub fn tell_as_vllm(&mut self, model: &str, cache_use: CacheUse) {
-        let vllm = Vllm { model: model.to_owned(), written: Arc::clone(&self.written), cache_use };
+    pub fn tell_as_vllm(&mut self, model: &str, now: Tell) {
+        let vllm = Vllm { model: model.to_owned(), written: Arc::clone(&self.written), now };
         self.registry.register_collector(Box::new(vllm));
     }
 

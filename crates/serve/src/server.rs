@@ -19,8 +19,9 @@ use crate::generate::Generate;
 use crate::http::app::{App, Phase};
 use crate::http::connection::{accept, connection};
 use crate::http::routes::router;
+use crate::keys::Keys;
 use crate::kserve::attention::NAME as ATTENTION;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Now};
 use crate::operations::{Operations, OperationsModel};
 #[cfg(feature = "otlp")]
 use crate::otlp::{Exporter, Told};
@@ -95,12 +96,13 @@ impl Server {
             None => None,
         };
         let generator = generator.map(|generator| {
-            let told = [metrics.written.running.clone(), metrics.written.waiting.clone()];
+            let told = Arc::clone(&metrics.written);
             Arc::new(Turns::new(generator, told)) as Arc<dyn Generate>
         });
         if let Some(generator) = generator.as_ref().filter(|_| config.vllm_metrics) {
             let own = Arc::clone(generator);
-            metrics.tell_as_vllm(generator.keeper().base(), Box::new(move || own.cache_use().unwrap_or(0.0)));
+            let now = move || Now { cache_use: own.cache_use().unwrap_or(0.0), seats: own.seats(), adapters: own.adapters_asked() };
+            metrics.tell_as_vllm(generator.keeper().base(), Box::new(now));
         }
         let shared = Shared { limits: config.queue, clock: Arc::new(Monotonic::default()), metrics: Arc::new(metrics), ledger };
         let started = embeddings.map(|model| Embeddings::start(model, &shared)).transpose()?;
@@ -237,6 +239,12 @@ impl Handle {
     /// Lets it end: requests under way are answered, and new ones are refused after a while. Returns at once.
     pub fn drain(&self) {
         self.drain.send_replace(true);
+    }
+
+    /// Lets those with these keys ask from here on, and no others. A name that was there before stays the same tenant; what is under way goes on.
+    /// A server that was started without keys is open to everybody until then.
+    pub fn renew_keys(&self, keys: Keys) {
+        self.app.renew(keys);
     }
 
     /// Whether it has ended.

@@ -1,16 +1,16 @@
 //! Turns at a language model: its engine has no more prompts than seats, and the others wait here, so that who asks for much waits behind themselves.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use prometheus_client::metrics::gauge::Gauge;
 use trifuse::Result;
 use trifuse::llm::{Grammar, Message, Structure};
 
 use crate::generate::{Accept, Generate, NotLetIn, Prompt, Tokens};
 use crate::keeper::Keeper;
 use crate::line::Closed;
+use crate::metrics::Written;
 use crate::queueing::admit::Refused;
 use crate::queueing::queues::{Queues, Tenant};
 use crate::queueing::ticket::Failure;
@@ -29,6 +29,48 @@ struct Waiting {
     tokens: Tokens,
     /// Until when it must have reached the engine.
     until: Option<Instant>,
+    /// When it came.
+    since: Instant,
+}
+
+/// Where a prompt is.
+#[derive(Clone, Copy)]
+enum At {
+    /// At the engine.
+    Engine,
+    /// In its line.
+    Line,
+}
+
+/// How many prompts an adapter has at the engine and in line.
+#[derive(Default)]
+struct Adapters(BTreeMap<String, [usize; 2]>);
+
+impl Adapters {
+    fn come(&mut self, at: At, adapter: Option<&str>) {
+        let Some(adapter) = adapter else { return };
+        match self.0.get_mut(adapter) {
+            Some(counts) => counts[at as usize] += 1,
+            None => self.0.entry(adapter.to_owned()).or_default()[at as usize] += 1,
+        }
+    }
+
+    fn go(&mut self, at: At, adapter: Option<&str>) {
+        let Some((adapter, counts)) = adapter.and_then(|adapter| Some((adapter, self.0.get_mut(adapter)?))) else { return };
+        counts[at as usize] -= 1;
+        if *counts == [0; 2] {
+            self.0.remove(adapter);
+        }
+    }
+
+    fn names(&self, at: At) -> Vec<String> {
+        self.0.iter().filter(|(_, counts)| counts[at as usize] > 0).map(|(name, _)| name.clone()).collect()
+    }
+}
+
+/// The name of a prompt's adapter.
+fn adapter(prompt: &Prompt) -> Option<&str> {
+    prompt.adapter.as_ref().map(|lease| lease.alias.as_str())
 }
 
 #[derive(Default)]
@@ -38,6 +80,7 @@ struct State {
     of: HashMap<u32, usize>,
     /// Prompts that the engine has.
     running: usize,
+    adapters: Adapters,
     /// Whether somebody hands prompts to the engine already.
     handing: bool,
     closed: bool,
@@ -48,7 +91,7 @@ impl State {
     fn next(&mut self, now: Instant) -> (Option<Waiting>, Vec<Waiting>) {
         let mut over = Vec::new();
         while let Some(waiting) = self.queues.pop() {
-            self.left(waiting.prompt.tenant);
+            self.left(&waiting.prompt);
             if !waiting.is_over(now) {
                 return (Some(waiting), over);
             }
@@ -57,13 +100,20 @@ impl State {
         (None, over)
     }
 
-    fn left(&mut self, tenant: Tenant) {
-        if let Some(count) = self.of.get_mut(&tenant.number) {
+    fn left(&mut self, prompt: &Prompt) {
+        let Tenant { number, .. } = prompt.tenant;
+        if let Some(count) = self.of.get_mut(&number) {
             *count -= 1;
             if *count == 0 {
-                self.of.remove(&tenant.number);
+                self.of.remove(&number);
             }
         }
+        self.adapters.go(At::Line, adapter(prompt));
+    }
+
+    fn sits_down(&mut self, prompt: &Prompt) {
+        self.running += 1;
+        self.adapters.come(At::Engine, adapter(prompt));
     }
 }
 
@@ -76,17 +126,29 @@ impl Waiting {
 struct Inner {
     generator: Arc<dyn Generate>,
     state: Mutex<State>,
-    /// How many prompts the engine has, and how many wait, as it is told to others.
-    told: [Gauge; 2],
+    /// How many prompts the engine has, how many wait and for how long, as it is told to others.
+    told: Arc<Written>,
 }
 
 /// A place at the engine, which is free again when this is dropped.
-struct Place(Arc<Inner>);
+struct Place {
+    inner: Arc<Inner>,
+    adapter: Option<String>,
+}
+
+impl Place {
+    fn new(inner: &Arc<Inner>, prompt: &Prompt) -> Self {
+        Self { inner: Arc::clone(inner), adapter: adapter(prompt).map(str::to_owned) }
+    }
+}
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.lock().running -= 1;
-        Inner::hand_on(&self.0);
+        let mut state = self.inner.lock();
+        state.running -= 1;
+        state.adapters.go(At::Engine, self.adapter.as_deref());
+        drop(state);
+        Inner::hand_on(&self.inner);
     }
 }
 
@@ -101,7 +163,7 @@ impl Inner {
     }
 
     fn tell(&self, state: &State) {
-        let [running, waiting] = &self.told;
+        let Written { running, waiting, .. } = &*self.told;
         running.set(i64::try_from(state.running).unwrap_or(i64::MAX));
         waiting.set(i64::try_from(state.queues.len()).unwrap_or(i64::MAX));
     }
@@ -114,6 +176,7 @@ impl Inner {
         let room = self.generator.max_tokens().saturating_sub(prompt.ids.len());
         let cost = prompt.ids.len().saturating_add(prompt.max_tokens.unwrap_or(room).min(room)) as u64;
         *state.of.entry(tenant.number).or_default() += 1;
+        state.adapters.come(At::Line, adapter(prompt));
         if had_its_turn {
             state.queues.push_front(tenant, lane, cost, waiting);
         } else {
@@ -130,7 +193,9 @@ impl Inner {
             while !full && state.running < this.seats() && !state.queues.is_empty() {
                 let now = Instant::now();
                 let (next, over) = state.next(now);
-                state.running += usize::from(next.is_some());
+                if let Some(next) = &next {
+                    state.sits_down(&next.prompt);
+                }
                 drop(state);
                 over.into_iter().for_each(|waiting| waiting.tokens.fail(Failure::Expired));
                 full = next.is_some_and(|next| !Self::hand(this, next, now));
@@ -143,10 +208,13 @@ impl Inner {
 
     /// Hands a prompt to the engine; whether it had room for it. One that it has no room for waits again.
     fn hand(this: &Arc<Self>, waiting: Waiting, now: Instant) -> bool {
-        let Waiting { mut prompt, tokens, until } = waiting;
+        let Waiting { mut prompt, tokens, until, since } = waiting;
         prompt.timeout = until.map(|until| until.saturating_duration_since(now));
-        let accept = Accept::again(tokens).with(Place(Arc::clone(this)));
-        let Err(refused) = this.generator.submit(prompt.clone(), accept) else { return true };
+        let accept = Accept::again(tokens).with(Place::new(this, &prompt));
+        let Err(refused) = this.generator.submit(prompt.clone(), accept) else {
+            this.told.turn.observe((now - since).as_secs_f64());
+            return true;
+        };
         let NotLetIn { closed, accept } = *refused;
         match (closed, accept.back()) {
             (Closed::Busy(_), Some(tokens)) => {
@@ -155,7 +223,7 @@ impl Inner {
                     drop(state);
                     tokens.fail(Failure::Draining);
                 } else {
-                    this.wait(&mut state, Waiting { prompt, tokens, until }, true);
+                    this.wait(&mut state, Waiting { prompt, tokens, until, since }, true);
                 }
                 false
             }
@@ -172,8 +240,8 @@ impl Inner {
 pub struct Turns(Arc<Inner>);
 
 impl Turns {
-    /// Turns at an engine. The gauges tell how many prompts it has, and how many wait.
-    pub fn new(generator: Arc<dyn Generate>, told: [Gauge; 2]) -> Self {
+    /// Turns at an engine, of which `told` tells.
+    pub fn new(generator: Arc<dyn Generate>, told: Arc<Written>) -> Self {
         Self(Arc::new(Inner { generator, state: Mutex::default(), told }))
     }
 
@@ -185,7 +253,7 @@ impl Turns {
             return;
         }
         let over = state.queues.take_those(|waiting| waiting.is_over(now));
-        over.iter().for_each(|waiting| state.left(waiting.prompt.tenant));
+        over.iter().for_each(|waiting| state.left(&waiting.prompt));
         self.0.tell(&state);
         drop(state);
         over.into_iter().for_each(|waiting| waiting.tokens.fail(Failure::Expired));
@@ -228,10 +296,13 @@ impl Generate for Turns {
             return Err(accept.refuse(Closed::For(Failure::Draining)));
         }
         if state.running < self.0.seats() && state.queues.is_empty() {
-            state.running += 1;
+            state.sits_down(&prompt);
             self.0.tell(&state);
             drop(state);
-            return self.0.generator.submit(prompt, accept.with(Place(Arc::clone(&self.0))));
+            let place = Place::new(&self.0, &prompt);
+            self.0.generator.submit(prompt, accept.with(place))?;
+            self.0.told.turn.observe(0.0);
+            return Ok(());
         }
         if let Err(closed) = self.0.generator.is_open() {
             return Err(accept.refuse(closed));
@@ -240,8 +311,9 @@ impl Generate for Turns {
         if own >= MOST || state.queues.len() >= MOST_OF_ALL {
             return Err(accept.refuse(Closed::Busy(Refused { retry_after: AGAIN })));
         }
-        let until = prompt.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        self.0.wait(&mut state, Waiting { prompt, tokens: accept.accept(), until }, false);
+        let since = Instant::now();
+        let until = prompt.timeout.and_then(|timeout| since.checked_add(timeout));
+        self.0.wait(&mut state, Waiting { prompt, tokens: accept.accept(), until, since }, false);
         drop(state);
         Inner::hand_on(&self.0);
         Ok(())
@@ -255,11 +327,16 @@ impl Generate for Turns {
         self.0.generator.cache_use()
     }
 
+    fn adapters_asked(&self) -> [Vec<String>; 2] {
+        let state = self.0.lock();
+        [At::Engine, At::Line].map(|at| state.adapters.names(at))
+    }
+
     fn close(&self, now: bool) {
         let mut state = self.0.lock();
         state.closed = true;
         let left: Vec<Waiting> = if now { std::iter::from_fn(|| state.queues.pop()).collect() } else { Vec::new() };
-        left.iter().for_each(|waiting| state.left(waiting.prompt.tenant));
+        left.iter().for_each(|waiting| state.left(&waiting.prompt));
         self.0.tell(&state);
         drop(state);
         left.into_iter().for_each(|waiting| waiting.tokens.fail(Failure::Draining));

@@ -97,7 +97,7 @@ enum Command {
     /// Turn text into embeddings with a sentence encoder, an adapter of its own on every line
     #[command(after_help = examples::EMBED)]
     Embed(embed::Args),
-    /// Serve a sentence encoder and its adapters over HTTP, by OpenAI's routes
+    /// Serve a sentence encoder or a language model, its adapters, and attention over HTTP, by OpenAI's routes and the open inference protocol
     #[cfg(feature = "serve")]
     #[command(after_help = examples::SERVE)]
     Serve(serve::Args),

@@ -70,7 +70,16 @@ impl Served {
 
     /// Tells it to end, as a service manager does.
     pub fn signal(&self) {
-        assert!(Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap().success());
+        self.kill("-TERM");
+    }
+
+    /// Tells it to read its files again, as a service manager does.
+    pub fn hang_up(&self) {
+        self.kill("-HUP");
+    }
+
+    fn kill(&self, signal: &str) {
+        assert!(Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap().success());
     }
 
     /// Waits until it has ended, and checks that it answered this many requests, all that it let in.

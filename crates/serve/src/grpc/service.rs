@@ -97,7 +97,7 @@ async fn call(app: &Arc<App>, method: Option<Method>, request: Request<Incoming>
         if app.phase() == Phase::Draining {
             return Err(Fault::draining().into());
         }
-        caller = Caller::of(&app.config.keys, &parts.headers, account)?;
+        caller = Caller::of(&app.keys(), &parts.headers, account)?;
     }
     caller.timeout = [caller.timeout, time].into_iter().flatten().min();
     let answer = async {

@@ -42,7 +42,7 @@ fn model<'a>(app: &'a App, base: Option<&str>) -> Result<&'a dyn Adapters, Fault
 }
 
 /// Whether a caller may change what is served, and the server lets anybody.
-fn may(app: &App, caller: &Caller, path: &str) -> Result<(), Fault> {
+pub fn may(app: &App, caller: &Caller, path: &str) -> Result<(), Fault> {
     match (&app.config.adapter_root, caller.admin) {
         (None, _) => Err(Fault::no_route(path)),
         (Some(_), false) => Err(Fault::no_right()),
@@ -67,11 +67,13 @@ impl From<Refused> for Fault {
     fn from(refused: Refused) -> Self {
         match refused {
             Refused::Conflict(Conflict::Taken) => {
-                Self::expected("lora_name", "a name that is not taken, or \"load_inplace\": true for another content of an adapter", "one that is taken")
+                let message =
+                    "lora_name: expected a name that is not taken, or \"load_inplace\": true for another content of an adapter, found one that is taken";
+                Self::taken("lora_name", message)
             }
             Refused::Conflict(Conflict::Generation(found)) => {
                 let found = found.map_or_else(|| "no such adapter".to_owned(), |found| format!("generation {found}"));
-                Self::conflict("expected_generation", "generation_mismatch", format!("expected_generation: expected what the name leads to, {found}"))
+                Self::conflict("expected_generation", "lora_generation_mismatch", format!("expected_generation: expected what the name leads to, {found}"))
             }
             Refused::NotThere(there) => Self::no_model("lora_name", "that adapter", &there),
             Refused::Failed(Error::OutOfMemory { .. }) => Self::no_memory("the device has no memory for one more adapter; unload another"),
@@ -93,33 +95,39 @@ pub async fn load(State(app): State<Arc<App>>, caller: Caller, request: Request<
     let alias = name(&mut fields)?;
     let path = fields.string("lora_path")?.ok_or_else(|| Fault::expected("lora_path", "a path below the server's adapter root", "nothing"))?;
     let entry = fields.string("entry")?.unwrap_or_else(|| alias.clone());
-    let wish = Wish { alias, replace: fields.flag("load_inplace")?, expected: fields.string("expected_generation")? };
+    let wish = Wish { alias: alias.clone(), replace: fields.flag("load_inplace")?, expected: fields.string("expected_generation")? };
     let base = fields.string("base_model")?.or(fields.string("base_model_name")?);
     fields.end()?;
-    // Names are those of one server, whichever model they lead to.
     let own = model(&app, base.as_deref())?.base().to_owned();
-    let elsewhere = models(&app).into_iter().filter(|model| model.base() != own).any(|model| model.has(&wish.alias));
+    let Loaded { content, changed } = put(&app, own, wish, (path, entry)).await?;
+    let value = json!({"lora_name": alias, "adapter_generation": content, "changed": changed});
+    told(&parts.headers, format!("Success: LoRA adapter '{alias}' added successfully."), &value)
+}
+
+/// Lets a name of the model `own` lead to the adapter at a path below the server's adapter root, which of a bundle has the name that follows.
+///
+/// # Errors
+/// A name that is taken; what is no adapter of the model; a device that does not take it.
+pub async fn put(app: &Arc<App>, own: String, wish: Wish, (path, entry): (String, String)) -> Result<Loaded, Fault> {
+    // Names are those of one server, whichever model they lead to.
+    let elsewhere = models(app).into_iter().filter(|model| model.base() != own).any(|model| model.has(&wish.alias));
     if elsewhere {
         return Err(Refused::Conflict(Conflict::Taken).into());
     }
     let _turn = app.changes.lock().await;
-    let held = Arc::clone(&app);
+    let held = Arc::clone(app);
     let work = move || {
         let model = model(&held, Some(&own))?;
         model.check(&wish)?;
         let root = held.config.adapter_root.as_ref().ok_or_else(Fault::internal)?;
         let found = root.read(&path, &entry).map_err(Refused::Failed)?;
-        let alias = wish.alias.clone();
-        let loaded = model.load(wish, found).map_err(|refused| match refused {
+        model.load(wish, found).map_err(|refused| match refused {
             // A device that takes nothing more because the server ends is not lost.
             Refused::Failed(Error::Device { .. }) if held.phase() == Phase::Draining => Fault::draining(),
             other => other.into(),
-        });
-        Ok::<_, Fault>((loaded?, alias))
+        })
     };
-    let (Loaded { content, changed }, alias) = tokio::task::spawn_blocking(work).await.map_err(|_| Fault::internal())??;
-    let value = json!({"lora_name": alias, "adapter_generation": content, "changed": changed});
-    told(&parts.headers, format!("Success: LoRA adapter '{alias}' added successfully."), &value)
+    tokio::task::spawn_blocking(work).await.map_err(|_| Fault::internal())?
 }
 
 /// Unloads an adapter. Requests that have it keep it to their end.
@@ -135,14 +143,22 @@ pub async fn unload(State(app): State<Arc<App>>, caller: Caller, request: Reques
     // Other servers tell the adapter's number here; names are enough.
     fields.ignore("lora_int_id");
     fields.end()?;
-    let _turn = app.changes.lock().await;
     let models = models(&app);
     let model = models.iter().find(|model| model.has(&alias)).or(models.first()).ok_or_else(Fault::internal)?;
-    match model.unload(&alias, expected.as_deref()) {
-        Ok(()) => told(&parts.headers, format!("Success: LoRA adapter '{alias}' removed successfully."), &json!({"lora_name": alias})),
-        Err(Refused::NotThere(there)) => Err(Fault::no_model("lora_name", &alias, &there)),
-        Err(other) => Err(other.into()),
-    }
+    take(&app, *model, &alias, expected.as_deref()).await?;
+    told(&parts.headers, format!("Success: LoRA adapter '{alias}' removed successfully."), &json!({"lora_name": alias}))
+}
+
+/// Lets a name of a model lead to nothing.
+///
+/// # Errors
+/// There is no such adapter, or another generation than was expected.
+pub async fn take(app: &App, model: &dyn Adapters, alias: &str, expected: Option<&str>) -> Result<(), Fault> {
+    let _turn = app.changes.lock().await;
+    model.unload(alias, expected).map_err(|refused| match refused {
+        Refused::NotThere(there) => Fault::no_model("lora_name", alias, &there),
+        other => other.into(),
+    })
 }
 
 /// The adapters, with what is known of each.

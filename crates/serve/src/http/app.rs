@@ -1,7 +1,7 @@
 //! What every route has at hand.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, SystemTime};
 
 use axum::http::HeaderMap;
@@ -11,6 +11,7 @@ use crate::account::Account;
 use crate::config::Config;
 use crate::embeddings::{Embeddings, Shared};
 use crate::generate::Generate;
+use crate::keys::Keys;
 use crate::operations::Operations;
 use crate::shm::Shm;
 use crate::stats::Stats;
@@ -41,8 +42,10 @@ pub struct About {
 
 /// A server's models and rules.
 pub struct App {
-    /// What it allows.
+    /// What it allows. Its keys are those of the start.
     pub config: Config,
+    /// Who may ask now.
+    keys: RwLock<Keys>,
     /// Clock, metrics and ledger.
     pub shared: Shared,
     /// The model that embeds, where there is one.
@@ -79,8 +82,10 @@ impl App {
         let changes = tokio::sync::Mutex::new(());
         let (shm, stats) = (Shm::default(), Stats::default());
         let phase = AtomicU8::new(Phase::Ready as u8);
+        let keys = RwLock::new(config.keys.clone());
         Self {
             config,
+            keys,
             shared,
             embeddings,
             generator,
@@ -102,6 +107,17 @@ impl App {
     #[must_use]
     pub fn traced(self, exporter: Option<Arc<crate::otlp::Exporter>>) -> Self {
         Self { exporter, ..self }
+    }
+
+    /// Who may ask, for a moment.
+    pub fn keys(&self) -> RwLockReadGuard<'_, Keys> {
+        self.keys.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets others ask from here on.
+    pub fn renew(&self, keys: Keys) {
+        let mut own = self.keys.write().unwrap_or_else(PoisonError::into_inner);
+        *own = keys.in_place_of(&own);
     }
 
     /// How far it is.

@@ -7,6 +7,7 @@ use axum::extract::State;
 use axum::http::Request;
 use axum::response::Response;
 use serde_json::{Value, json};
+use trifuse::Error;
 use trifuse::llm::Message;
 
 use super::app::App;
@@ -90,6 +91,16 @@ fn text(param: &str, part: Value) -> Result<String, Fault> {
     Ok(text)
 }
 
+/// Why a model makes no text of a chat, as far as it is the caller's: not where its files lie.
+fn refused(error: Error) -> Fault {
+    let why = match error {
+        Error::Input { problem, .. } => problem,
+        other => other.to_string(),
+    };
+    let why: String = why.chars().take(500).collect();
+    Fault::param("messages", "invalid_value", format!("messages: {why}"))
+}
+
 /// Gives the assistant's next turn.
 ///
 /// # Errors
@@ -102,7 +113,7 @@ pub async fn chat(State(app): State<Arc<App>>, caller: Caller, request: Request<
     let (generator, adapter) = model(&app, &name)?;
     let own = Arc::clone(&generator);
     let encode = move || {
-        let text = own.render(&messages).map_err(|_| Fault::expected("messages", "a chat that the model's template takes", "one that it refuses"))?;
+        let text = own.render(&messages).map_err(refused)?;
         own.encode(&text, false).map_err(|_| Fault::expected("messages", "texts that the model has tokens for", "another"))
     };
     let ids = tokio::task::spawn_blocking(encode).await.map_err(|_| Fault::internal())??;
@@ -110,7 +121,7 @@ pub async fn chat(State(app): State<Arc<App>>, caller: Caller, request: Request<
     let object = if writing.stream { "chat.completion.chunk" } else { "chat.completion" };
     let frame = json!({"id": format!("chatcmpl-{}", app.request_id()), "object": object, "created": app.now(), "model": name});
     writing.compile(&generator).await?;
-    let mut speech = writing.begin(&app, &caller, &generator, adapter, ids).await?;
+    let mut speech = writing.begin(&app, &caller, &generator, adapter, ids).await.map_err(|fault| fault.renamed("prompt", "messages"))?;
     if writing.stream {
         let first = json!({"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": null, "finish_reason": null});
         let choice = move |part: &Part| {

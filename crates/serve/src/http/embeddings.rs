@@ -20,9 +20,10 @@ use super::caller::Caller;
 use super::fault::Fault;
 use super::fields::Fields;
 use super::inputs::{Input, inputs};
+use super::missing::no_vectors;
 use crate::embeddings::Embeddings;
 use crate::line::{Copies, Sentence};
-use crate::queueing::registry::{Lease, Model, NotThere};
+use crate::queueing::registry::{Lease, Model};
 
 /// What is asked for.
 struct Ask {
@@ -55,12 +56,12 @@ impl Ask {
     }
 
     /// The adapter of each input.
-    fn models(&self, embeddings: &Embeddings) -> Result<Vec<Option<Lease<Copies>>>, Fault> {
+    fn models(&self, app: &App, embeddings: &Embeddings) -> Result<Vec<Option<Lease<Copies>>>, Fault> {
         let registry = embeddings.registry();
         let lease = |param: &str, name: &str| match registry.lease(name) {
             Ok(Model::Base) => Ok(None),
             Ok(Model::Adapter(lease)) => Ok(Some(lease)),
-            Err(there) => Err(Fault::no_model(param, name, &there)),
+            Err(there) => Err(no_vectors(app, param, name, Some(&there))),
         };
         let model = lease("model", &self.model)?;
         let Some(adapters) = &self.adapters else { return Ok(vec![model; self.input.len()]) };
@@ -120,10 +121,10 @@ pub async fn embeddings(State(app): State<Arc<App>>, caller: Caller, request: Re
     let body = super::body::read(&app, &parts.headers, body, limits.embeddings_bytes).await?;
     let ask = Ask::read(&body.bytes, limits.inputs)?;
     let Some(embeddings) = &app.embeddings else {
-        return Err(Fault::no_model("model", &ask.model, &NotThere { names: Vec::new(), more: 0 }));
+        return Err(no_vectors(&app, "model", &ask.model, None));
     };
     caller.account.asks(&ask.model);
-    let models = ask.models(embeddings)?;
+    let models = ask.models(&app, embeddings)?;
     if ask.dimensions.is_some_and(|dimensions| dimensions != embeddings.width as u64) {
         let message = format!("dimensions: expected {}, as the model has, or nothing", embeddings.width);
         return Err(Fault::param("dimensions", "unsupported_parameter", message));

@@ -57,6 +57,15 @@ impl Fault {
         Self::param(param, "invalid_value", format!("{param}: expected {expected}, found {found}"))
     }
 
+    /// The same fault, of the field that the request has in place of `param`.
+    #[must_use]
+    pub fn renamed(mut self, param: &str, own: &str) -> Self {
+        if self.param.as_deref() == Some(param) {
+            self.param = Some(own.into());
+        }
+        self
+    }
+
     /// There is no such key, or none was given.
     pub fn no_key() -> Self {
         let message = "expected an API key of this server, as Authorization: Bearer KEY; found none that it knows";
@@ -71,7 +80,7 @@ impl Fault {
 
     /// What is there is not what the request takes to be there.
     pub fn conflict(param: &str, code: &'static str, message: impl Into<String>) -> Self {
-        Self { param: Some(param.into()), ..Self::new(StatusCode::CONFLICT, "invalid_request_error", code, message) }
+        Self { param: Some(param.into()), ..Self::new(StatusCode::CONFLICT, "conflict_error", code, message) }
     }
 
     /// The device has no memory for it.
@@ -91,6 +100,13 @@ impl Fault {
         let names = if there.names.is_empty() { "no model".to_owned() } else { there.names.join(", ") };
         let more = if there.more > 0 { format!(" and {} more", there.more) } else { String::new() };
         let message = format!("{param}: there is no {name:?} here; there is {names}{more}");
+        Self { param: Some(param.into()), ..Self::new(StatusCode::NOT_FOUND, "not_found_error", "model_not_found", message) }
+    }
+
+    /// The model is here and does something else, which `route` asks for.
+    pub fn other_kind(param: &str, name: &str, does: &str, route: &str) -> Self {
+        let name: String = name.chars().take(200).collect();
+        let message = format!("{param}: {name:?} {does}; POST {route} asks it");
         Self { param: Some(param.into()), ..Self::new(StatusCode::NOT_FOUND, "not_found_error", "model_not_found", message) }
     }
 
@@ -151,9 +167,9 @@ impl Fault {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", "region_quota_exceeded", message)
     }
 
-    /// The name is taken.
-    pub fn taken(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::CONFLICT, "conflict_error", "name_taken", message)
+    /// The name in the field `param` is taken.
+    pub fn taken(param: &str, message: impl Into<String>) -> Self {
+        Self::conflict(param, "name_taken", message)
     }
 
     /// The key may not do this, or the server was not told to allow it.

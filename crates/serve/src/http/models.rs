@@ -9,10 +9,7 @@ use serde_json::{Value, json};
 use super::app::App;
 use super::embeddings::json as answer;
 use super::fault::Fault;
-use crate::queueing::registry::NotThere;
-
-/// Names told at most where one is not there.
-const TOLD: usize = 10;
+use super::missing::not_there;
 
 fn card(app: &App, id: &str, parent: Option<&str>, generation: Option<&str>, max_tokens: usize) -> Value {
     let mut card = json!({
@@ -58,9 +55,6 @@ pub async fn one(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<
     let is = |card: &&Value| text(card, "id") == id || (!card["parent"].is_null() && format!("{}:{}", text(card, "parent"), text(card, "id")) == id);
     match cards.iter().find(is) {
         Some(card) => answer(card),
-        None => {
-            let names = cards.iter().take(TOLD).map(|card| text(card, "id")).collect();
-            Err(Fault::no_model("id", &id, &NotThere { names, more: cards.len().saturating_sub(TOLD) }))
-        }
+        None => Err(Fault::no_model("id", &id, &not_there(&app))),
     }
 }

@@ -41,7 +41,7 @@ static POLICY: LazyLock<String> = LazyLock::new(|| {
 /// None in practice: the policy is text of ASCII.
 pub async fn page(State(app): State<Arc<App>>) -> Result<Response<Body>, Fault> {
     let [open, needed] = KEYS;
-    let document = if app.config.keys.are_open() { DOCUMENT.clone() } else { DOCUMENT.replacen(open, needed, 1) };
+    let document = if app.keys().are_open() { DOCUMENT.clone() } else { DOCUMENT.replacen(open, needed, 1) };
     let mut response = Response::new(Body::from(document));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));

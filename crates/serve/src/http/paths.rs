@@ -2,13 +2,15 @@
 
 /// The page.
 pub const PAGE: &str = "/";
-/// What the server does; the one route outside `/v1/` that asks for a key, as it tells the names of adapters.
+/// What it counts, which asks for a key where it is told to.
+pub const METRICS: &str = "/metrics";
+/// What the server does, which asks for a key, as it tells the names of adapters.
 pub const STATUS: &str = "/status";
 /// Every path; one that ends in `/` stands for all below it, but for the page's.
-pub const ROUTES: [&str; 21] = [
+pub const ROUTES: [&str; 22] = [
     PAGE,
     "/health",
-    "/metrics",
+    METRICS,
     "/openapi.json",
     STATUS,
     "/v1/chat/completions",
@@ -23,6 +25,7 @@ pub const ROUTES: [&str; 21] = [
     "/v2/health/",
     "/v2/models/",
     "/v2/repository/index",
+    "/v2/repository/models/",
     "/v2/systemsharedmemory/",
     "/v2/trifuse/regions",
     "/v2/trifuse/regions/",

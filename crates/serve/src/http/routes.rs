@@ -16,7 +16,7 @@ use super::app::{About, App, Phase};
 use super::caller::{Caller, REQUEST_ID, request_id};
 use super::caught::{Caught, Panicked};
 use super::fault::{Code, Fault, Message};
-use super::paths::{PAGE, STATUS, route};
+use super::paths::{METRICS, PAGE, STATUS, route};
 use super::{adapters, chat, completions, embeddings, health, kserve, models, page, status};
 use crate::account::{Account, Answer};
 
@@ -26,7 +26,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route(PAGE, get(page::page))
         .route(STATUS, get(status::status))
         .route("/health", get(health::health))
-        .route("/metrics", get(health::metrics))
+        .route(METRICS, get(health::metrics))
         .route("/version", get(health::version))
         .route("/openapi.json", get(health::openapi))
         .route("/v1/models", get(models::list))
@@ -60,13 +60,13 @@ pub async fn answer(app: &Arc<App>, mut router: Router, mut request: Request<Bod
     let guarded = path.starts_with("/v1/") || (path.starts_with("/v2/") && !path.starts_with("/v2/health/"));
     let account = if guarded { app.account(request.headers(), || about(&request)) } else { Account::default() };
     let let_in = |request: &mut Request<Body>| {
-        if !guarded && path != STATUS {
+        if !guarded && path != STATUS && !(path == METRICS && app.config.metrics_key) {
             return Ok(());
         }
         if guarded && app.phase() == Phase::Draining {
             return Err(Fault::draining());
         }
-        let caller = Caller::of(&app.config.keys, request.headers(), account.clone())?;
+        let caller = Caller::of(&app.keys(), request.headers(), account.clone())?;
         request.extensions_mut().insert(caller);
         Ok(())
     };

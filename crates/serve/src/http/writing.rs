@@ -16,11 +16,12 @@ use super::app::App;
 use super::caller::Caller;
 use super::fault::Fault;
 use super::fields::Fields;
+use super::missing::no_text;
 use super::speech::{Part, Speech};
 use super::sse::{Events, Gone};
 use super::structured::structure;
 use crate::generate::{Generate, Prompt, answer};
-use crate::queueing::registry::{Lease, Model, NotThere};
+use crate::queueing::registry::{Lease, Model};
 
 /// The most stop strings.
 const MOST_STOPS: usize = 16;
@@ -187,12 +188,12 @@ type Writer = (Arc<dyn Generate>, Option<Lease<String>>);
 /// # Errors
 /// There is no such model.
 pub fn model(app: &App, model: &str) -> Result<Writer, Fault> {
-    let Some(generator) = &app.generator else { return Err(Fault::no_model("model", model, &NotThere { names: Vec::new(), more: 0 })) };
+    let Some(generator) = &app.generator else { return Err(no_text(app, model, None)) };
     let found = generator.keeper().names().lease(model);
     match found {
         Ok(Model::Base) => Ok((Arc::clone(generator), None)),
         Ok(Model::Adapter(lease)) => Ok((Arc::clone(generator), Some(lease))),
-        Err(there) => Err(Fault::no_model("model", model, &there)),
+        Err(there) => Err(no_text(app, model, Some(&there))),
     }
 }
 

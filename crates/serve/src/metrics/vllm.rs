@@ -1,6 +1,7 @@
 //! What the server tells by the names of vLLM, which dashboards and schedulers of clusters ask for.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -11,8 +12,18 @@ use prometheus_client::metrics::{MetricType, TypedMetric};
 use super::histogram::Histogram;
 use super::written::{Finished, Written};
 
-/// The part of the pages of K and V that requests hold, from 0 to 1.
-pub type CacheUse = Box<dyn Fn() -> f64 + Send + Sync>;
+/// What is true of an engine at one moment.
+pub struct Now {
+    /// The part of the pages of K and V that requests hold, from 0 to 1.
+    pub cache_use: f64,
+    /// The prompts that it works on at once, each of which may have another adapter.
+    pub seats: usize,
+    /// The adapters of the prompts that it works on, and of those that wait for their turn.
+    pub adapters: [Vec<String>; 2],
+}
+
+/// Tells what is true of an engine now.
+pub type Tell = Box<dyn Fn() -> Now + Send + Sync>;
 
 /// The metrics of a language model by the names of vLLM.
 pub struct Vllm {
@@ -20,8 +31,8 @@ pub struct Vllm {
     pub model: String,
     /// What is known of its prompts and answers.
     pub written: Arc<Written>,
-    /// How full its cache is.
-    pub cache_use: CacheUse,
+    /// What is true of its engine.
+    pub now: Tell,
 }
 
 impl Vllm {
@@ -44,9 +55,16 @@ impl Vllm {
 impl Collector for Vllm {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
         let (encoder, written) = (&mut encoder, &self.written);
+        let Now { cache_use, seats, adapters: [running, waiting] } = (self.now)();
         self.gauge(encoder, "vllm:num_requests_running", "Prompts that the engine has", written.running.get() as f64)?;
         self.gauge(encoder, "vllm:num_requests_waiting", "Prompts that wait for their turn", written.waiting.get() as f64)?;
-        self.gauge(encoder, "vllm:kv_cache_usage_perc", "The part of the pages of K and V that requests hold, from 0 to 1", (self.cache_use)())?;
+        self.gauge(encoder, "vllm:kv_cache_usage_perc", "The part of the pages of K and V that requests hold, from 0 to 1", cache_use)?;
+        // Its value is the time: of several samples the last one holds.
+        let mut metric = encoder.encode_descriptor("vllm:lora_requests_info", "Adapters of requests, since 1970 in seconds", None, MetricType::Gauge)?;
+        let labels = [("max_lora", seats.to_string()), ("running_lora_adapters", running.join(",")), ("waiting_lora_adapters", waiting.join(","))];
+        let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs_f64();
+        ConstGauge::new(since).encode(metric.encode_family(&labels)?)?;
+        self.histogram(encoder, "vllm:request_queue_time_seconds", "Time from a prompt to its turn", &written.turn)?;
         self.histogram(encoder, "vllm:time_to_first_token_seconds", "Time from a prompt to its first token", &written.first_token)?;
         self.histogram(encoder, "vllm:inter_token_latency_seconds", "Time between two tokens of an answer", &written.next_token)?;
         self.histogram(encoder, "vllm:e2e_request_latency_seconds", "Time from a prompt to the end of its answer", &written.answer)?;

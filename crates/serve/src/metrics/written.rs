@@ -51,6 +51,8 @@ pub struct Written {
     pub running: Gauge,
     /// Prompts that wait for their turn.
     pub waiting: Gauge,
+    /// The time that a prompt waits for its turn.
+    pub turn: Histogram,
     /// The time from a prompt to its first token.
     pub first_token: Histogram,
     /// The time between two tokens of an answer.
@@ -70,6 +72,7 @@ impl Written {
         let written = Arc::new(Self {
             running: Gauge::default(),
             waiting: Gauge::default(),
+            turn: Histogram::new(&SECONDS),
             first_token: Histogram::new(&SECONDS),
             next_token: Histogram::new(&SECONDS),
             answer: Histogram::new(&ANSWER_SECONDS),
@@ -79,6 +82,7 @@ impl Written {
         });
         registry.register("trifuse_prompts_running", "Prompts that the engine of a language model has", written.running.clone());
         registry.register("trifuse_prompts_waiting", "Prompts that wait for their turn at a language model", written.waiting.clone());
+        registry.register("trifuse_turn_seconds", "Time from a prompt to its turn at a language model", written.turn.clone());
         registry.register("trifuse_first_token_seconds", "Time from a prompt to its first token", written.first_token.clone());
         registry.register("trifuse_next_token_seconds", "Time between two tokens of an answer", written.next_token.clone());
         registry.register("trifuse_answer_seconds", "Time from a prompt to the end of its answer", written.answer.clone());

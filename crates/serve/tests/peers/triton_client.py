@@ -10,7 +10,7 @@ from tritonclient.utils import InferenceServerException, shared_memory
 
 client = triton.InferenceServerClient(sys.argv[1])
 assert client.is_server_live() and client.is_server_ready()
-assert client.get_server_metadata()["extensions"] == ["binary_tensor_data", "parameters", "system_shared_memory", "trifuse_regions"]
+assert client.get_server_metadata()["extensions"] == ["binary_tensor_data", "parameters", "system_shared_memory", "trifuse_regions", "statistics"]
 names = ["tiny", "left", "right", "op.attention"]
 assert [row["name"] for row in client.get_model_repository_index()] == names
 for name in names:

@@ -150,9 +150,9 @@ impl Changer<'_> {
                     counts.unloaded.one();
                 }
             }
-            (400, Due::Taken) => assert_eq!(answer.json()["error"]["param"], "lora_name", "{}", told()),
+            (409, Due::Taken) => assert_eq!(answer.code(), "name_taken", "{}", told()),
             (404, Due::Absent) => assert_eq!(answer.code(), "model_not_found", "{}", told()),
-            (409, Due::Mismatch) => assert_eq!(answer.code(), "generation_mismatch", "{}", told()),
+            (409, Due::Mismatch) => assert_eq!(answer.code(), "lora_generation_mismatch", "{}", told()),
             (507, Due::Changed) if content.is_some() => assert!(counts.roomless.get() > 0, "no lack of room was planned: {}", told()),
             (503, Due::Changed) if content.is_some() => assert!(answer.code() == "device_lost" && life.is_lost(), "{}", told()),
             _ => panic!("{} of {}", answer.status, told()),

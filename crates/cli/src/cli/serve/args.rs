@@ -9,9 +9,10 @@ use crate::cli::values;
 
 /// Arguments of `serve`.
 #[derive(Debug, clap::Args)]
+#[command(group(clap::ArgGroup::new("served").args(["model", "operations"]).required(true).multiple(true)))]
 pub struct Args {
     /// The model, an encoder or a language model: a folder, a GGUF file, or organisation/name in the local cache of Hugging Face's libraries
-    #[arg(long, value_name = "MODEL", required_unless_present = "operations")]
+    #[arg(long, value_name = "MODEL")]
     pub model: Option<PathBuf>,
     /// Serve the operation op.attention by the open inference protocol, beside a model or alone
     #[arg(long)]
@@ -48,6 +49,9 @@ pub struct Args {
     /// Who may ask: a file of lines NAME:SHA256 of a key, which :admin or :share=N may follow; without it everybody may
     #[arg(long, value_name = "FILE")]
     pub api_key_file: Option<PathBuf>,
+    /// Ask for a key for /metrics too
+    #[arg(long, requires = "api_key_file")]
+    pub metrics_key: bool,
     /// What the model computes in; by default f16 on cuda, f32 elsewhere
     #[arg(long, value_name = "DTYPE", value_parser = values::dtype())]
     pub dtype: Option<DType>,

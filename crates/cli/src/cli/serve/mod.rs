@@ -2,6 +2,7 @@
 
 mod args;
 mod contents;
+mod renewal;
 mod speech;
 #[cfg(all(test, feature = "cpu"))]
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -31,6 +32,7 @@ use super::values::{Devices, device_name};
 pub use args::Args;
 use args::Compat;
 use contents::{about, generations};
+use renewal::Renewal;
 
 /// How often a signal is looked for.
 const STEP: Duration = Duration::from_millis(50);
@@ -52,6 +54,7 @@ struct Served {
 /// Serves until a signal comes, and then until what is under way has ended.
 pub fn run(args: &Args, devices: &Devices, output: &Output) -> Result<Outcome> {
     let interrupt = Interrupt::listen()?;
+    let renewal = Renewal::of(args.api_key_file.as_deref())?;
     let mut config = Config::new(args.listen);
     #[cfg(feature = "grpc")]
     {
@@ -62,6 +65,7 @@ pub fn run(args: &Args, devices: &Devices, output: &Output) -> Result<Outcome> {
         config.traces.clone_from(&args.otlp_endpoint);
     }
     config.keys = args.api_key_file.as_deref().map(Keys::open).transpose()?.unwrap_or_default();
+    config.metrics_key = args.metrics_key;
     config.adapter_root = args.adapter_root.as_deref().map(AdapterRoot::open).transpose()?;
     config.threads = args.threads.map_or(config.threads, usize::from);
     config.queue.max_wait = Duration::from_secs_f64(args.max_wait);
@@ -106,7 +110,10 @@ pub fn run(args: &Args, devices: &Devices, output: &Output) -> Result<Outcome> {
     if let Some(addr) = handle.grpc_addr() {
         output.note(format_args!("gRPC is spoken on {addr}"));
     }
-    let ended = until_ended(&handle, || interrupt.asked());
+    let ended = until_ended(&handle, || {
+        renewal.step(&handle, output);
+        interrupt.asked()
+    });
     let ledger = handle.ledger();
     let [finished, failed, cancelled, expired] = End::ALL.map(|end| ledger.ended(end));
     let served = Served { listen: handle.addr(), model: name, accepted: ledger.accepted(), finished, failed, cancelled, expired };

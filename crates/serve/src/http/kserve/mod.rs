@@ -9,6 +9,7 @@ pub mod models;
 pub mod named;
 mod places;
 mod regions;
+mod repository;
 pub mod server;
 mod shm;
 
@@ -44,6 +45,7 @@ pub fn router() -> Router<Arc<App>> {
         .route("/v2/health/live", get(server::live))
         .route("/v2/health/ready", get(server::ready))
         .route("/v2/repository/index", post(server::index))
+        .route("/v2/repository/models/{*path}", post(repository::change))
         .route("/v2/models/{*path}", any(model))
         .route("/v2/trifuse/regions", get(regions::list))
         .route("/v2/trifuse/regions/{name}", get(regions::one).put(regions::put).delete(regions::delete))

@@ -51,14 +51,14 @@ pub fn names(app: &App) -> Vec<String> {
 /// # Errors
 /// There is no such model, or no such version of it. The base never answers in an adapter's place.
 pub fn named<'a>(app: &'a App, target: &Target<'_>) -> Result<Named<'a>, Fault> {
-    let missing = |param: &str, name: &str| {
+    let missing = |name: &str| {
         let mut names = names(app);
         let more = names.len().saturating_sub(TOLD);
         names.truncate(TOLD);
-        Fault::no_model(param, name, &NotThere { names, more })
+        Fault::no_model("model", name, &NotThere { names, more })
     };
     if let Some(version) = target.version.filter(|version| *version != VERSION) {
-        return Err(missing("version", version));
+        return Err(Fault::no_model("version", version, &NotThere { names: vec![VERSION.to_owned()], more: 0 }));
     }
     match (&app.operations, &app.embeddings) {
         (Some(operations), _) if target.model == ATTENTION => Ok(Named::Attends(operations)),
@@ -68,9 +68,9 @@ pub fn named<'a>(app: &'a App, target: &Target<'_>) -> Result<Named<'a>, Fault> 
             match leased {
                 Ok(Model::Base) => Ok(Named::Embeds(embeddings, None)),
                 Ok(Model::Adapter(lease)) => Ok(Named::Embeds(embeddings, Some(lease))),
-                Err(_) => Err(missing("model", target.model)),
+                Err(_) => Err(missing(target.model)),
             }
         }
-        _ => Err(missing("model", target.model)),
+        _ => Err(missing(target.model)),
     }
 }

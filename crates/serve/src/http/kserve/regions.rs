@@ -109,7 +109,7 @@ pub async fn put(State(app): State<Arc<App>>, caller: Caller, Path(name): Path<S
         return Err(Fault::expected("name", "1 to 128 letters, digits, dots, lines and dashes", "another"));
     }
     if app.shm.get(caller.tenant.number, &name).is_some() {
-        return Err(Fault::taken(format!("the name {name:?} is shared memory's; unregister that first")));
+        return Err(Fault::taken("name", format!("the name {name:?} is shared memory's; unregister that first")));
     }
     let held = read_any(&app, &parts.headers, body, app.config.limits.region_bytes, &["application/octet-stream"]).await?;
     let bytes = held.bytes.clone();

@@ -22,10 +22,13 @@ use crate::kserve::target::{Action, Target};
 /// # Errors
 /// None in practice.
 pub async fn metadata(State(app): State<Arc<App>>) -> Result<Response, Fault> {
-    answer(&json!({"name": "trifuse", "version": env!("CARGO_PKG_VERSION"), "extensions": extensions(&app)}))
+    let mut extensions = extensions(&app);
+    extensions.push("statistics");
+    extensions.extend(app.config.adapter_root.is_some().then_some("model_repository"));
+    answer(&json!({"name": "trifuse", "version": env!("CARGO_PKG_VERSION"), "extensions": extensions}))
 }
 
-/// The extensions of the protocol that the server has.
+/// The extensions of the protocol that the server has, over gRPC too.
 pub fn extensions(app: &App) -> Vec<&'static str> {
     let mut extensions = vec!["binary_tensor_data", "parameters"];
     extensions.extend(app.config.client_shm.then_some("system_shared_memory"));

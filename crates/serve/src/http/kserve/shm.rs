@@ -64,7 +64,7 @@ pub async fn register(State(app): State<Arc<App>>, caller: Caller, Path(name): P
     let bytes = fields.count("byte_size", 1)?.ok_or_else(|| Fault::expected("byte_size", "a whole number of at least 1", "nothing"))?;
     fields.end()?;
     let tenant = caller.tenant.number;
-    let taken = || Fault::taken(format!("the name {name:?} is taken; unregister it first"));
+    let taken = || Fault::taken("name", format!("the name {name:?} is taken; unregister it first"));
     if name.is_empty() || name.len() > 256 || app.operations.as_ref().is_some_and(|operations| operations.regions.get(tenant, &name).is_some()) {
         return Err(taken());
     }

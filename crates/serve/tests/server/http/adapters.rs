@@ -132,19 +132,27 @@ fn what_may_not_be_loaded_is_refused_and_changes_nothing() {
         (load("x", "nothing"), "lora_path"),
         (load("x", "."), "lora_path"),
         (load("x", "wide"), "lora_path"),
-        (load("left", "one"), "lora_name"),
-        (load(NAME, "one"), "lora_name"),
         (load("", "one"), "lora_name"),
         (load("a\nb", "one"), "lora_name"),
         (load(&long, "one"), "lora_name"),
         (json!({"lora_name": "x"}), "lora_path"),
         (json!({"lora_name": "x", "lora_path": "one", "base_model": "another"}), "base_model"),
         (json!({"lora_name": "x", "lora_path": "one", "pinned": true}), "pinned"),
-        (json!({"lora_name": NAME, "lora_path": "one", "load_inplace": true}), "lora_name"),
     ] {
         let answer = client.post("/v1/load_lora_adapter", &body);
         assert_eq!((answer.status, answer.json()["error"]["param"].as_str()), (400, Some(param)), "{body}: {}", answer.text());
         assert!(!answer.text().contains(root.path().to_str().unwrap()) || param == "lora_path", "{}", answer.text());
+    }
+    // A client that tries again by itself would be told the same.
+    let conflict = |answer: &Answer| {
+        let error = &answer.json()["error"];
+        let told = ["type", "code", "param"].map(|key| error[key].as_str().unwrap().to_owned());
+        assert_eq!((answer.status, answer.headers.get("x-should-retry").map(String::as_str)), (409, Some("false")), "{}", answer.text());
+        told
+    };
+    let taken = ["conflict_error", "name_taken", "lora_name"];
+    for body in [load("left", "one"), load(NAME, "one"), json!({"lora_name": NAME, "lora_path": "one", "load_inplace": true})] {
+        assert_eq!(conflict(&client.post("/v1/load_lora_adapter", &body)), taken, "{body}");
     }
     for body in [
         json!({"lora_name": "left", "lora_path": "one", "load_inplace": true, "expected_generation": "7"}),
@@ -152,17 +160,56 @@ fn what_may_not_be_loaded_is_refused_and_changes_nothing() {
     ] {
         let route = if body.get("lora_path").is_some() { "/v1/load_lora_adapter" } else { "/v1/unload_lora_adapter" };
         let answer = client.post(route, &body);
-        assert_eq!(
-            (answer.status, answer.code().as_str(), answer.headers.get("x-should-retry").map(String::as_str)),
-            (409, "generation_mismatch", Some("false"))
-        );
+        assert_eq!(conflict(&answer), ["conflict_error", "lora_generation_mismatch", "expected_generation"], "{body}");
     }
     let answer = client.post("/v1/unload_lora_adapter", &json!({"lora_name": "nobody"}));
     assert_eq!((answer.status, answer.code().as_str()), (404, "model_not_found"));
     assert_eq!(client.get("/v1/lora_adapters").text(), before);
     // A second content needs the word, and a name that is expected to be free may be taken.
     assert_eq!(client.post("/v1/load_lora_adapter", &load("x", "one")).status, 200);
-    assert_eq!(client.post("/v1/load_lora_adapter", &load("x", "two")).status, 400);
+    assert_eq!(conflict(&client.post("/v1/load_lora_adapter", &load("x", "two"))), taken);
+}
+
+#[test]
+fn the_open_inference_protocol_loads_and_unloads_them_too() {
+    let root = root();
+    let server = running(root.path(), None);
+    let mut client = server.client();
+    let extensions = client.get("/v2").json()["extensions"].clone();
+    assert!(extensions.as_array().unwrap().contains(&json!("model_repository")), "{extensions}");
+    let mut ask = |name: &str, action: &str, body: &str| {
+        client.send("POST", &format!("/v2/repository/models/{name}/{action}"), &[], body.as_bytes()).map(|answer| (answer.status, answer.text())).unwrap()
+    };
+    // By its own name, by another, and anew with another content.
+    assert_eq!(ask("one", "load", ""), (200, "{}".to_owned()));
+    assert_eq!(ask("new", "load", r#"{"parameters": {"lora_path": "two"}}"#).0, 200);
+    assert_eq!(ask("new", "load", r#"{"parameters": {"lora_path": "deep"}}"#).0, 200);
+    let mut reference = Reference::new(server.folder.path());
+    for (name, path) in [("one", "one"), ("new", "deep")] {
+        reference.add(name, &LoraAdapter::open(root.path().join(path)).unwrap());
+        let answer = server.client().post("/v1/embeddings", &json!({"model": name, "input": "w1 w2", "encoding_format": "base64"}));
+        assert_eq!(vector(&answer), reference.of("w1 w2", Some(name)), "{name}");
+        assert_eq!(server.client().get(&format!("/v2/models/{name}/ready")).status, 200);
+    }
+    for (name, action, body, status, told) in [
+        ("nothing", "load", "", 400, "below the server's adapter root"),
+        ("one", "load", r#"{"parameters": {"config": "{}"}}"#, 400, "config"),
+        ("one", "load", r#"{"ready": true}"#, 400, "ready"),
+        (NAME, "load", "", 409, "no adapter"),
+        (NAME, "unload", "", 409, "no adapter"),
+        ("nobody", "unload", "", 404, "nobody"),
+        ("one", "index", "", 404, "no route"),
+    ] {
+        let found = ask(name, action, body);
+        assert!(found.0 == status && found.1.starts_with("{\"error\":\"") && found.1.contains(told), "{name} {action} {body}: {found:?}");
+    }
+    for name in ["one", "new"] {
+        assert_eq!(ask(name, "unload", r#"{"parameters": {"unload_dependents": false}}"#).0, 200, "{name}");
+        assert_eq!(server.client().get(&format!("/v2/models/{name}/ready")).status, 404, "{name}");
+    }
+    // Where no folder is given, nobody may.
+    let closed = Running::new().client().send("POST", "/v2/repository/models/one/load", &[], b"").unwrap();
+    assert_eq!(closed.status, 404, "{}", closed.text());
 }
 
 #[test]

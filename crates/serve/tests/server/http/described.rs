@@ -54,7 +54,7 @@ fn the_description_has_every_route_and_field_and_no_other() {
             assert!(methods[method]["responses"].get(answer.status.to_string()).is_some(), "{method} {path}: {} is not described", answer.status);
         }
     }
-    assert_eq!(paths.len(), 35, "{paths:?}");
+    assert_eq!(paths.len(), 37, "{paths:?}");
     for (path, schema) in [("/v1/embeddings", "Embed"), ("/v1/completions", "Complete"), ("/v1/chat/completions", "Chat")] {
         let schema = &description["components"]["schemas"][schema];
         assert_eq!(schema["additionalProperties"], json!({"type": "null"}), "what nobody knows may be null alone");

@@ -34,6 +34,31 @@ fn who_has_no_key_is_refused() {
 }
 
 #[test]
+fn keys_change_while_the_server_runs_and_metrics_ask_for_one_where_they_are_told_to() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let open = |lines: &str| {
+        std::fs::write(file.path(), lines).unwrap();
+        Keys::open(file.path()).unwrap()
+    };
+    // The SHA-256 of "secret" and of "other".
+    let [secret, other] =
+        ["2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b", "d9298a10d1b0735837dc4bd85dac641b0f3cef27a47e5d53a54f2f3f5b2fcffa"];
+    let keys = open(&format!("ann:{secret}"));
+    let server = Running::with(move |config| (config.keys, config.metrics_key) = (keys, true), |_| {});
+    // A connection that is kept is asked for its key by each request.
+    let mut client = server.client();
+    let mut statuses = || {
+        let of = |key: &str| format!("Bearer {key}");
+        ["/v1/models", "/metrics", "/status"]
+            .map(|path| ["secret", "other"].map(|key| client.send("GET", path, &[("authorization", &of(key))], b"").unwrap().status))
+    };
+    assert_eq!(statuses(), [[200, 401]; 3]);
+    server.handle().renew_keys(open(&format!("bob:{other}")));
+    assert_eq!(statuses(), [[401, 200]; 3]);
+    assert_eq!([server.client().get("/metrics").status, server.client().get("/health").status], [401, 200]);
+}
+
+#[test]
 fn a_body_that_is_too_large_or_of_another_type_is_not_read() {
     let server = Running::with(|config| config.limits.embeddings_bytes = 1000, |_| {});
     let mut client = server.client();

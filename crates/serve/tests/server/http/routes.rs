@@ -1,8 +1,13 @@
 //! The routes around the models: lists, health, metrics, ids, methods.
 
-use serde_json::json;
+use std::sync::Arc;
 
-use crate::Running;
+use serde_json::json;
+use trifuse_serve::Models;
+
+use crate::support::parrot::Parrot;
+use crate::support::tiny;
+use crate::{Running, config};
 
 #[test]
 fn models_are_listed_with_their_adapters() {
@@ -18,6 +23,36 @@ fn models_are_listed_with_their_adapters() {
     let answer = client.get("/v1/models/org%2Fother");
     assert_eq!((answer.status, answer.code().as_str()), (404, "model_not_found"));
     assert!(answer.text().contains("org/other"), "{}", answer.text());
+}
+
+#[test]
+fn a_name_that_another_route_serves_is_told_apart_from_one_that_is_not_there() {
+    let folder = tiny::folder();
+    let embeddings = Some(tiny::model_with(folder.path(), |_| {}));
+    let both = Running::start(config(|_| {}), folder, Models { embeddings, generator: Some(Arc::new(Parrot::default())), ..Models::default() });
+    let folder = tiny::folder();
+    let writes = Running::start(config(|_| {}), folder, Models { generator: Some(Arc::new(Parrot::default())), ..Models::default() });
+    let embeds = Running::new();
+    let embed = |model: &str| ("/v1/embeddings", json!({"model": model, "input": "w1"}));
+    let chat = |model: &str| ("/v1/chat/completions", json!({"model": model, "messages": [{"role": "user", "content": "a"}]}));
+    let complete = |model: &str| ("/v1/completions", json!({"model": model, "prompt": "a"}));
+    for (server, (route, body), told) in [
+        (&both, chat("tiny"), "POST /v1/embeddings asks it"),
+        (&both, complete("left"), "POST /v1/embeddings asks it"),
+        (&both, embed("loud"), "POST /v1/completions or /v1/chat/completions asks it"),
+        (&both, embed("nobody"), "there is tiny, left, right"),
+        (&both, chat("nobody"), "there is parrot, loud"),
+        (&embeds, chat("tiny:left"), "POST /v1/embeddings asks it"),
+        (&embeds, chat("nobody"), "there is tiny, left, right"),
+        (&writes, embed("parrot"), "POST /v1/completions or /v1/chat/completions asks it"),
+        (&writes, embed("nobody"), "there is parrot, loud"),
+    ] {
+        let answer = server.client().post(route, &body);
+        assert_eq!((answer.status, answer.code().as_str()), (404, "model_not_found"), "{body}");
+        assert!(answer.json()["error"]["param"] == "model" && answer.text().contains(told), "{body}: {}", answer.text());
+    }
+    let of_another = both.client().get("/v2/models/tiny/versions/2").text();
+    assert!(of_another.contains("there is 1\""), "{of_another}");
 }
 
 #[test]

@@ -219,6 +219,14 @@ fn what_would_change_the_answer_and_is_not_supported_is_refused() {
     ] {
         assert_eq!(client.post("/v1/chat/completions", &body).status, 400, "{body}");
     }
+    // Why the template takes no such chat, and fields by the names that a chat has.
+    let assistant = chat(json!({}), json!({"role": "assistant", "content": "a"}));
+    let long = chat(json!({"max_tokens": 300}), json!({"role": "user", "content": "a"}));
+    for (body, code, told) in [(assistant, "invalid_value", "expected a turn of the user, found another"), (long, "context_length_exceeded", "at most 200")] {
+        let answer = client.post("/v1/chat/completions", &body);
+        assert_eq!((answer.status, answer.code().as_str(), &answer.json()["error"]["param"]), (400, code, &json!("messages")), "{body}");
+        assert!(answer.text().contains(told), "{}", answer.text());
+    }
     assert_eq!(talk.ended(), [0; 4]);
 }
 

@@ -71,7 +71,7 @@ fn the_metrics_that_dashboards_of_vllm_ask_for_are_there_and_count() {
     };
     let reasons = |counts: [f64; 4]| ["abort", "error", "length", "stop"].map(str::to_owned).into_iter().zip(counts).collect::<BTreeMap<String, f64>>();
     let told = samples();
-    for (name, count) in [("time_to_first_token", 3.0), ("inter_token_latency", 3.0 + 1.0 + 5.0), ("e2e_request_latency", 2.0)] {
+    for (name, count) in [("request_queue_time", 3.0), ("time_to_first_token", 3.0), ("inter_token_latency", 3.0 + 1.0 + 5.0), ("e2e_request_latency", 2.0)] {
         let name = format!("vllm:{name}_seconds");
         assert_eq!(value(&told, &format!("{name}_count")), count, "{name}");
         assert!(value(&told, &format!("{name}_sum")) >= 0.0);
@@ -84,19 +84,30 @@ fn the_metrics_that_dashboards_of_vllm_ask_for_are_there_and_count() {
     assert_eq!(finished(&told), reasons([0.0, 1.0, 1.0, 1.0]));
     let now = |samples: &Samples| ["vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"].map(|name| value(samples, name));
     assert_eq!(now(&told), [0.0; 3]);
+    // What schedulers choose a server by: its adapters at work and in line, and the time at which that was so.
+    let adapters = |samples: &Samples| {
+        let [(labels, time)] = samples["vllm:lora_requests_info"].as_slice() else { panic!("{:?}", samples["vllm:lora_requests_info"]) };
+        assert!(*time > 1.7e9 && labels["max_lora"] == "1" && labels.len() == 3, "{labels:?} {time}");
+        ["running", "waiting"].map(|what| labels[&format!("{what}_lora_adapters")].clone())
+    };
+    assert_eq!(adapters(&told), ["", ""]);
     // One that never ends has the only seat, and another waits.
-    let begin = || {
-        let body = json!({"model": "parrot", "messages": [{"role": "user", "content": "?"}], "stream": true}).to_string();
+    let begin = |model: &str| {
+        let body = json!({"model": model, "messages": [{"role": "user", "content": "?"}], "stream": true}).to_string();
         let head = format!("POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}", body.len());
         let mut client = client();
         client.write(format!("{head}\r\n\r\n{body}").as_bytes()).unwrap();
         client
     };
-    let held = [begin(), begin()];
-    until(|| now(&samples()) == [1.0, 1.0, 0.0]);
+    let first = begin("loud");
+    until(|| adapters(&samples()) == ["loud", ""]);
+    let held = [first, begin("loud"), begin("parrot")];
+    until(|| now(&samples()) == [1.0, 2.0, 0.0]);
+    assert_eq!(adapters(&samples()), ["loud", "loud"]);
     drop(held);
-    until(|| finished(&samples()) == reasons([2.0, 1.0, 1.0, 1.0]));
+    until(|| finished(&samples()) == reasons([3.0, 1.0, 1.0, 1.0]));
     until(|| now(&samples()) == [0.0; 3]);
+    assert_eq!(adapters(&samples()), ["", ""]);
     assert!(samples().contains_key("trifuse_first_token_seconds_count"), "beside the server's own");
     end(handle);
 }

@@ -14,7 +14,7 @@ fn the_server_its_models_and_their_state_are_told() {
     let mut client = server.client();
     let told = client.get("/v2").json();
     assert_eq!((&told["name"], &told["version"]), (&json!("trifuse"), &json!(env!("CARGO_PKG_VERSION"))));
-    assert_eq!(told["extensions"], json!(["binary_tensor_data", "parameters", "trifuse_regions"]));
+    assert_eq!(told["extensions"], json!(["binary_tensor_data", "parameters", "trifuse_regions", "statistics"]));
     assert_eq!(client.get("/v2/health/live").json(), json!({"live": true}));
     assert_eq!(client.get("/v2/health/ready").json(), json!({"ready": true}));
     for name in ["tiny", "left", "tiny:left"] {
