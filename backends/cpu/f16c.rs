@@ -7,14 +7,12 @@ use half::f16;
 use pulp::WithSimd;
 use pulp::x86::V3;
 
-use super::element::Element;
-
 /// Values that one instruction widens.
 const LANES: usize = 8;
 
 /// The vector instructions of this machine, where `T` is f16 and they widen it.
 #[inline(always)]
-pub fn find<T: Element>() -> Option<V3> {
+pub fn find<T: 'static>() -> Option<V3> {
     let there = TypeId::of::<T>() == TypeId::of::<f16>() && std::arch::is_x86_feature_detected!("f16c");
     if there { V3::try_new() } else { None }
 }
@@ -51,6 +49,6 @@ pub unsafe fn widen_inline(src: &[f16], dst: &mut [f32]) {
         unsafe { _mm256_storeu_ps(dst.as_mut_ptr().add(at), _mm256_cvtph_ps(_mm_loadu_si128(src.as_ptr().add(at).cast()))) };
     }
     for at in whole..len {
-        dst[at] = src[at].value();
+        dst[at] = src[at].to_f32();
     }
 }
