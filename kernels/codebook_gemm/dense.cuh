@@ -100,27 +100,35 @@ struct Factor {
     }
 };
 
-// Brings share `number` of a factor to `to`, as one group of cp.async: eight ranks of a row to where `place(row, piece)` says, in elements; zeros past the last
-// row and past the rank. ALIGNED: rows are whole multiples of 16 bytes, and start on them.
+// Brings share `number` of a factor to `to`: eight ranks of a row to where `place(row, piece)` says, in elements; zeros past the last row and past the rank.
+// ALIGNED: rows are whole multiples of 16 bytes, and start on them. The share comes in chunks, of which two are on their way at a time: what the launch before
+// still has to read queues behind all that this one has asked for.
 template <bool ALIGNED, class Place> __device__ __forceinline__ void fetch_share(const Factor &factor, u32 number, element *to, Place place) {
-    constexpr u32 PIECES = RANK / 8;
-#pragma unroll 4
-    for (u32 at = threadIdx.x; at < SHARE * PIECES; at += THREADS) {
-        u32 row = at / PIECES, piece = at % PIECES;
-        element *where = to + place(row, piece);
-        u32 own = number * SHARE + row;
-        const element *from = factor.values + u64(own) * factor.rank + piece * 8;
-        if (ALIGNED) {
-            bool inside = own < factor.d && piece * 8 < factor.rank;
-            cp_async_16(shared_address(where), inside ? from : factor.values, inside ? 16 : 0);
-        } else {
+    constexpr u32 PIECES = RANK / 8, EACH = SHARE * PIECES / THREADS, CHUNK = EACH < 4 ? EACH : 4;
+    static_assert(SHARE * PIECES % THREADS == 0 && EACH % CHUNK == 0, "chunks are whole");
+#pragma unroll 1
+    for (u32 chunk = 0; chunk < EACH; chunk += CHUNK) {
+        if (chunk >= 2 * CHUNK) {
+            cp_async_wait<1>();
+        }
 #pragma unroll
-            for (u32 e = 0; e < 8; e++) {
-                where[e].bits = own < factor.d && piece * 8 + e < factor.rank ? from[e].bits : u16(0);
+        for (u32 i = 0; i < CHUNK; i++) {
+            u32 at = (chunk + i) * THREADS + threadIdx.x, row = at / PIECES, piece = at % PIECES;
+            element *where = to + place(row, piece);
+            u32 own = number * SHARE + row;
+            const element *from = factor.values + u64(own) * factor.rank + piece * 8;
+            if (ALIGNED) {
+                bool inside = own < factor.d && piece * 8 < factor.rank;
+                cp_async_16(shared_address(where), inside ? from : factor.values, inside ? 16 : 0);
+            } else {
+#pragma unroll
+                for (u32 e = 0; e < 8; e++) {
+                    where[e].bits = own < factor.d && piece * 8 + e < factor.rank ? from[e].bits : u16(0);
+                }
             }
         }
+        cp_async_commit();
     }
-    cp_async_commit();
 }
 
 // ---- shrink ----

@@ -1,6 +1,6 @@
 // The codebook GEMM of dense factors in two kernels: see dense.cuh. *shrink* leaves h = x·I in the workspace, in f32, by shares of d_in; *expand* sums the shares
 // in their order, and multiplies with a share of O. What either needs of its factor is in shared memory before it waits for the kernel before. Each row of the
-// grid is a slice.
+// grid is a slice. Blocks that have no unit end at once, so that others have their places: the first of a slice waits for all.
 
 #include "codebook_gemm/dense.cuh"
 
@@ -16,6 +16,9 @@ template <bool ALIGNED> __device__ __forceinline__ void shrink(const DenseParams
     }
     __syncthreads();
     bool any = unit.rows > 0;
+    if (!any && blockIdx.x > 0) {
+        return;
+    }
     Inputs inputs;
     if (any) {
         fetch_share<ALIGNED>(Factor(slice.input, slice.input_of, unit.adapter, p.d_in, slice.rank), part, share, input_place);
@@ -23,7 +26,7 @@ template <bool ALIGNED> __device__ __forceinline__ void shrink(const DenseParams
     }
     cp_async_wait<0>();
     __syncthreads();
-    // Every block waits: the launch after this one takes its end for the end of all before it.
+    // The launch after this one takes its end for the end of all before it.
     grid_wait();
     if (!any) {
         return;
@@ -72,6 +75,9 @@ template <bool ALIGNED> __device__ __forceinline__ void expand(const DenseParams
     bool bare = any_bare(p);
     __syncthreads();
     bool any = unit.rows > 0 && part * SHARE < slice.d_out;
+    if (!any && !bare && blockIdx.x > 0) {
+        return;
+    }
     f32 scaling = 0.0f;
     Outputs outputs;
     if (any) {
