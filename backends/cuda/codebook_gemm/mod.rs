@@ -12,6 +12,9 @@ pub(crate) mod launch;
 pub(crate) mod long_tile;
 pub(crate) mod order;
 pub(crate) mod prepare;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod recorded;
 pub(crate) mod segments;
 pub(crate) mod sgmv;
 pub(crate) mod sgmv_dense;
