@@ -78,7 +78,7 @@ fn the_choice_is_near_the_fastest_of_recorded_times() {
         let (shape, timed) = line.split_once('\t').unwrap();
         let times: Times<'_> = timed.split(' ').filter_map(|one| one.split_once('=')).map(|(name, time)| (name, time.parse().unwrap())).collect();
         let (best, least) = times.iter().min_by(|one, other| one.1.total_cmp(other.1)).unwrap();
-        let (op, known) = parsed(shape).unwrap_or_else(|| panic!("{shape}"));
+        let (op, known) = parsed(shape).ok_or(shape).unwrap();
         let (name, time) = chosen(&op, known, &Target::H200, &times);
         let told = format!("{shape}: {name}, {best} takes {least}");
         match time {
