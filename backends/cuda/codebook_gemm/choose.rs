@@ -3,46 +3,52 @@
 
 use std::ops::RangeInclusive;
 
-use super::clusters::{AHEAD, ANY, GROUPED, ICACHE_WARM, Known, LINE, MANY, Shape, USUAL, WIDE, in_one_share};
-use super::launch::{Group, sharing};
+use super::launch::may_be_whole;
 use super::long_tile::LongWay;
+use super::order::{ENCODERS, LEAST_TOKENS, LONGEST_RANK, MOST_ADAPTERS, Order, has_clusters, order};
 use super::segments::Way;
-use super::tile::{CLUSTER, FEW, GROUP, HELD, MANY_SLICES, ROWS, THREADS, predecodes, rank_of, supports as supports_tiles, width_of};
+use super::tile::{CLUSTER, ROWS, rank_of, supports as supports_tiles};
 use crate::backends::cuda::jit::Arch;
 use crate::backends::cuda::variant::Target;
 use crate::ops::CodebookGemm;
-use crate::ops::codebook_gemm::{CodebookSlice, ScaledBy};
+use crate::ops::codebook_gemm::CodebookSlice;
 
-/// The fewest tokens, and the most adapters, of `sgmv_long`. With more adapters a run is short, and each run decodes its columns anew. Beyond
-/// the fewest, the number of tokens decides nothing: what a row gets from this variant must not depend on the rest of the batch.
-pub(super) const LEAST_TOKENS: u64 = 129;
-pub(super) const MOST_ADAPTERS: u32 = 31;
-/// The largest rank for which `sgmv_long` is faster than `sm80`.
-pub(super) const LONGEST_RANK: u64 = 16;
 /// Adapters for `sgmv`. Fewer have many tokens each.
 const ADAPTERS: RangeInclusive<u32> = 32..=512;
 /// The fewest adapters for which `sgmv` is faster with any number of tokens. With fewer, clusters of 16 tokens decode about as often, in
 /// one kernel, while there is an SM for each of their blocks.
 const MANY_ADAPTERS: u32 = 96;
-/// Elements of an encoder's largest factor product, BERT's 1,024 × 1,024.
-pub(super) const ENCODERS: u64 = 1 << 20;
-/// The most elements of a slice's decoded factor, outputs by rank, for which `sm80` is faster on many tokens than two launches: with few
-/// adapters, and with many. Blocks of `sm80` decode the factor for every 16 tokens.
+/// The most elements of a slice's decoded factor, outputs by rank, for which `sm80` is faster on many tokens than two launches, in forms that
+/// have no [`Order`]: with few adapters, and with many.
 const DECODED: [u64; 2] = [1 << 16, 3 << 13];
+/// Elements that clusters of 16 tokens decode, from which on `sgmv` is faster with fewer tokens too: of ranks above 16, and of several slices.
+const MUCH_DECODED: [u64; 2] = [3_000_000, 5_000_000];
+/// Tokens up to which rows that start on any bytes are faster in clusters.
+const FEW_UNALIGNED: u64 = 8;
 
 /// Whether `sgmv_long`, or `sgmv_simt` where that does not serve, is worth taking: tokens are many and adapters few.
 pub(crate) fn few_adapters(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
+    few_adapters_in_product(op, target)?;
+    match order(op, target) {
+        None | Some(Order::Runs) => Ok(()),
+        Some(order) => Err(format!("{} adapters of such slices are summed by {order:?}", op.adapters)),
+    }
+}
+
+/// Whether a product leaves its adapters to `sgmv_long`, whose factors it takes. The rows are those of an encoder's sentences, where the tokens
+/// of an adapter are neighbours.
+pub(crate) fn few_adapters_in_product(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
     if op.tokens < LEAST_TOKENS || op.adapters > MOST_ADAPTERS {
         return Err(format!("{} tokens over {} adapters: it is for many tokens of each", op.tokens, op.adapters));
     }
     if op.batch_invariant {
         return Err("sums in an order of its own, which fewer tokens would not have".into());
     }
-    if takes_few_adapters(op, target) {
+    if of_decoder(op, target) {
         return Err(format!("{} inputs, and outputs of no encoder: tokens of an adapter may lie anywhere", op.d_in));
     }
     if op.slices.iter().any(|slice| slice.rank > LONGEST_RANK) {
-        decoded_often(op, target)?;
+        seldom_decoded(op, target)?;
     }
     Ok(())
 }
@@ -52,9 +58,18 @@ pub(crate) fn clusters(op: &CodebookGemm, target: &Target) -> std::result::Resul
     decoded_often(op, target)
 }
 
-/// Whether segments or clusters are worth taking for many tokens, or why the blocks of `sm80` are faster. The rule asks only whether tokens
-/// are many, so that what a row gets does not depend on the rest of the batch.
+/// Whether segments or clusters are worth taking for many tokens, or why the blocks of `sm80` are faster.
 fn decoded_often(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
+    match order(op, target) {
+        Some(Order::Warps) => Err("small slices: blocks that decode them for every 16 tokens are sooner done".into()),
+        Some(_) => Ok(()),
+        None => seldom_decoded(op, target),
+    }
+}
+
+/// The same for forms without an [`Order`]. The rule asks only whether tokens are many, so that what a row gets does not depend on the rest of
+/// the batch.
+fn seldom_decoded(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
     let most = DECODED[usize::from(op.adapters > MOST_ADAPTERS)];
     let small = |slice: &CodebookSlice| slice.d_out.saturating_mul(slice.rank) <= most && op.d_in.saturating_mul(slice.d_out) <= ENCODERS;
     if target.arch >= Arch(90) && op.tokens >= LEAST_TOKENS && !op.batch_invariant && op.slices.iter().all(small) && supports_tiles(op, target, false).is_ok() {
@@ -63,8 +78,12 @@ fn decoded_often(op: &CodebookGemm, target: &Target) -> std::result::Result<(), 
     Ok(())
 }
 
-/// Whether `sgmv` is worth taking: there are many tokens, many adapters, and not all clusters of 16 tokens are resident at once.
+/// Whether `sgmv` is worth taking: there are many tokens, many adapters, and not all clusters of 16 tokens are resident at once; or clusters
+/// would decode much, or read rows that start on any bytes.
 pub(crate) fn many_adapters(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
+    if order(op, target) == Some(Order::Eighths) && op.adapters <= *ADAPTERS.end() && (decodes_much(op) || crowded(op, places(target)) || unaligned(op)) {
+        return Ok(());
+    }
     takes_adapters(op, target)?;
     beats_clusters(op, target, places(target))
 }
@@ -80,14 +99,28 @@ fn places(target: &Target) -> u64 {
     u64::from(target.units) / CLUSTER
 }
 
-/// Whether clusters of `sm90`, with 16 tokens each, take tokens of so few adapters with the same bits. They sum in the order of `sgmv`
-/// unless there are many slices.
-fn has_clusters(op: &CodebookGemm, target: &Target) -> bool {
-    target.arch >= Arch(90) && op.slices.len() < MANY_SLICES && op.scaled_by == ScaledBy::Adapter
+/// Whether clusters of 16 tokens decode so much that two launches are sooner done. In a chain that writes y over, one tile decodes before x is
+/// there.
+fn decodes_much(op: &CodebookGemm) -> bool {
+    let columns = op.slices.iter().fold(0, |sum: u64, slice| sum.saturating_add(slice.d_out.saturating_mul(slice.rank)));
+    let decoded = columns.saturating_mul(op.tokens.div_ceil(ROWS)).saturating_mul(ROWS.min(op.tokens).min(op.adapters.into()));
+    let wide = rank_of(op) > 16 && (op.accumulate || op.tokens > ROWS);
+    let several = op.slices.len() > 1 && op.adapters >= *ADAPTERS.start() && op.tokens > 2 * ROWS;
+    wide && decoded >= MUCH_DECODED[0] || several && decoded >= MUCH_DECODED[1]
 }
 
-/// Whether this many tokens are faster than in clusters of 16 tokens, of which up to `places` are as fast, or why not. Only here does the
-/// rule look at the number of tokens: what a row gets must not depend on the rest of the batch.
+/// Whether several slices of ranks above 16, which leave an SM no room for a second block, have more clusters than there are `places` for.
+fn crowded(op: &CodebookGemm, places: u64) -> bool {
+    rank_of(op) > 16 && op.slices.len() > 1 && op.tokens.div_ceil(ROWS) * op.slices.len() as u64 > places
+}
+
+/// Whether rows of one slice start on any bytes, and there are more of them than clusters read as fast.
+fn unaligned(op: &CodebookGemm) -> bool {
+    matches!(op.slices.as_slice(), [slice] if !may_be_whole(op, slice)) && op.tokens > FEW_UNALIGNED
+}
+
+/// Whether this many tokens are faster than in clusters of 16 tokens, of which up to `places` are as fast, or why not. The bits are the same,
+/// so the rule may look at the number of tokens.
 fn beats_clusters(op: &CodebookGemm, target: &Target, places: u64) -> std::result::Result<(), String> {
     decoded_often(op, target)?;
     if op.adapters < MANY_ADAPTERS && (!has_clusters(op, target) || op.tokens.div_ceil(ROWS) <= places) {
@@ -96,87 +129,24 @@ fn beats_clusters(op: &CodebookGemm, target: &Target, places: u64) -> std::resul
     Ok(())
 }
 
-/// Whether many tokens of few adapters are taken by `sgmv`, and not by `sgmv_long`. The latter needs the tokens of an adapter to be
-/// neighbours, as those of an encoder's sentences are. Where they are not, as in a decoder's batch, it takes up to eight times as long. An
-/// encoder's products are not as large.
-fn takes_few_adapters(op: &CodebookGemm, target: &Target) -> bool {
+/// Whether products of factors are larger than an encoder's. `sgmv_long` needs the tokens of an adapter to be neighbours, as those of an
+/// encoder's sentences are. Where they are not, as in a decoder's batch, it takes up to eight times as long.
+fn of_decoder(op: &CodebookGemm, target: &Target) -> bool {
     let large = |slice: &CodebookSlice| op.d_in.saturating_mul(slice.d_out) > ENCODERS;
     has_clusters(op, target) && op.slices.iter().all(large) && supports_tiles(op, target, false).is_ok()
 }
 
-/// Whether there are many tokens, with as many adapters as `sgmv` takes, or why it is not worth taking. Few adapters are taken by `sgmv`
-/// and the variants with its bits, or by `sgmv_long`, whatever the number of tokens.
+/// Whether there are many tokens, with as many adapters as `sgmv` takes, or why it is not worth taking.
 fn takes_adapters(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
-    let few = op.adapters < *ADAPTERS.start() && takes_few_adapters(op, target);
-    if op.tokens < LEAST_TOKENS || !(few || ADAPTERS.contains(&op.adapters)) {
-        return Err(format!("{} tokens over {} adapters: it is for many tokens over {ADAPTERS:?} adapters", op.tokens, op.adapters));
+    let adapters = match order(op, target) {
+        Some(Order::Eighths) => 1..=*ADAPTERS.end(),
+        Some(order) => return Err(format!("{} adapters of such slices are summed by {order:?}", op.adapters)),
+        None => ADAPTERS,
+    };
+    if op.tokens < LEAST_TOKENS || !adapters.contains(&op.adapters) {
+        return Err(format!("{} tokens over {} adapters: it is for many tokens over {adapters:?} adapters", op.tokens, op.adapters));
     }
     Ok(())
-}
-
-/// The most blocks of `sm90` that decode all they need of a tile's 16 adapters before the PDL wait, and the most groups of columns of each.
-const AHEAD_BLOCKS: u64 = 32;
-const AHEAD_GROUPS: u64 = 4;
-/// Launches that should be in flight at once with such a block an SM, which has no room for a second.
-const UNDER_WAY: u64 = 4;
-
-/// Blocks of `sm90` that share a tile, in clusters, on a device of `units` SMs.
-fn cluster_sharing(op: &CodebookGemm, group: Group, cluster: u64, units: u64, x_early: bool) -> u64 {
-    let most = match (x_early, op.adapters) {
-        // All work but the last step is done before the launch before ends. Fewer blocks put more launches in flight, but a block should
-        // finish its columns at once.
-        (true, _) => group.widest.div_ceil(GROUP * HELD * u64::from(THREADS / 32)).max(16).next_multiple_of(CLUSTER),
-        // Fewer blocks have less to wait for. But with many adapters each should decode little once x is there.
-        (false, 0..=1) => 32,
-        (false, _) => 64,
-    };
-    // A launch takes one block an SM, and the next launch should start beside it.
-    (sharing(op, group, units, most) / cluster).max(1) * cluster
-}
-
-/// Whether a launch whose x another launch writes has few blocks, which decode everything before the PDL wait. The fewer blocks there are,
-/// the sooner a launch ends. A launch of several tiles or slices fills too much of the device for that.
-fn ahead(op: &CodebookGemm, group: Group, units: u64) -> bool {
-    let blocks = op.tokens.div_ceil(ROWS) * group.slices * AHEAD_BLOCKS;
-    let groups = group.widest.div_ceil(GROUP).div_ceil(AHEAD_BLOCKS);
-    group.slices == 1 && op.adapters > 1 && predecodes(rank_of(op), width_of(op)) && groups <= AHEAD_GROUPS && blocks * UNDER_WAY <= units
-}
-
-/// Whether a launch whose x another launch writes has one adapter and so few blocks that one an SM is enough. Registers are then left to
-/// run the way from x to y once before the PDL wait, which warms the instruction cache.
-fn warms_icache(op: &CodebookGemm, group: Group, units: u64) -> bool {
-    group.slices == 1 && op.adapters <= 1 && rank_of(op) == 16 && op.tokens.div_ceil(ROWS) * AHEAD_BLOCKS * UNDER_WAY <= units
-}
-
-/// The kind of an `sm90` launch, by what the launch knows, on a device of `units` SMs. Where the launch before writes x and there are many
-/// adapters, all their pieces are shared among the warps. Each warp decodes its first ones before the PDL wait.
-pub(crate) fn shape_by_launch(op: &CodebookGemm, group: Group, units: u64, known: Known) -> Shape {
-    let dependent = known.early && !known.x_early;
-    let (cluster, grouped) = if op.slices.len() < MANY_SLICES || group.slices == 1 { (CLUSTER, GROUPED) } else { (FEW, MANY) };
-    let ahead = dependent && ahead(op, group, units);
-    let blocks = if ahead {
-        sharing(op, group, units, AHEAD_BLOCKS).next_multiple_of(CLUSTER)
-    } else {
-        cluster_sharing(op, group, cluster, units, known.early && known.x_early)
-    };
-    // Groups of columns of a block.
-    let groups = group.widest.div_ceil(GROUP).div_ceil(blocks);
-    let kernel = match (group.slices, known.whole, groups > u64::from(THREADS / 32)) {
-        (2.., ..) => grouped,
-        (_, false, _) => ANY,
-        (_, true, true) if dependent && op.adapters > 1 && !known.basis_of && in_one_share(op) => LINE,
-        (_, true, true) => WIDE,
-        (_, true, false) if ahead => AHEAD,
-        (_, true, false) if dependent && warms_icache(op, group, units) => ICACHE_WARM,
-        (_, true, false) => USUAL,
-    };
-    Shape { kernel, blocks, cluster }
-}
-
-/// Blocks of `sm80` that share a tile, on a device of `units` SMs. Every block computes h anew, so they are few, unless there are many
-/// adapters to decode.
-pub(crate) fn blocks_by_launch(op: &CodebookGemm, group: Group, units: u64) -> u64 {
-    sharing(op, group, units, 16)
 }
 
 /// The fastest configuration of `sgmv`: the first that its operands allow.
@@ -197,13 +167,12 @@ pub(crate) mod tests {
     use trifuse_testkit::cases::Draw;
 
     use super::*;
-    use crate::backends::cuda::codebook_gemm::clusters::config;
     use crate::backends::cuda::codebook_gemm::entry::reach::TARGETS;
     use crate::backends::cuda::jit::Unit;
     use crate::backends::cuda::variant::{Table, Variant, choose};
     use crate::dtype::DType;
     use crate::ops::CodeWidth;
-    use crate::ops::codebook_gemm::Factor;
+    use crate::ops::codebook_gemm::{Factor, ScaledBy};
 
     const H200: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10, config: None };
 
@@ -216,9 +185,10 @@ pub(crate) mod tests {
         for tokens in [129, 200, 256, 1000, 16_384] {
             for (dims, decoder) in [([4096, 4096, 16], true), ([2048, 2048, 16], true), ([1536, 384, 16], false), ([1024, 1024, 16], false)] {
                 let op = op(tokens, 16, dims);
-                assert_eq!((takes_adapters(&op, &H200).is_ok(), few_adapters(&op, &H200).is_err()), (decoder, decoder), "{tokens} {dims:?}");
-                let ampere = Target { arch: Arch(80), ..H200 };
-                assert!(few_adapters(&op, &ampere).is_ok() && takes_adapters(&op, &ampere).is_err(), "{tokens} {dims:?}");
+                let of =
+                    |target: &Target| [takes_adapters(&op, target), few_adapters_in_product(&op, target), few_adapters(&op, target)].map(|worth| worth.is_ok());
+                assert_eq!(of(&H200), [decoder, !decoder, false], "{tokens} {dims:?}");
+                assert_eq!(of(&Target { arch: Arch(80), ..H200 }), [false, true, true], "{tokens} {dims:?}");
             }
         }
     }
@@ -248,9 +218,12 @@ pub(crate) mod tests {
             (op(128, 100, square), tiles),
             (op(200, 16, square), ["sgmv", "sm90", "sm90", "sm90", "sgmv_long", "sgmv_long"]),
             (op(256, 31, square), ["sgmv", "sgmv", "sm90", "sm90", "sgmv_long", "sgmv_long"]),
-            (op(1024, 24, [1536, 384, 16]), long),
-            (slices(3, op(1024, 24, [384, 384, 16])), long),
+            (op(1024, 1, [1536, 384, 16]), long),
+            (op(1024, 24, [1536, 384, 16]), anew),
+            (slices(3, op(1024, 24, [384, 384, 16])), anew),
             (op(1024, 24, [1536, 384, 32]), anew),
+            (slices(3, op(1024, 24, [4096, 4096, 16])), ["sm90", "sm90", "sm90", "sm90", "sgmv_long", "sgmv_long"]),
+            (op(15, 100, [4096, 4096, 64]), ["sgmv", "sgmv", "sgmv", "sgmv", "sm80", "sm80"]),
             (op(1024, 64, [1536, 384, 16]), ["sm80"; 6]),
             (slices(20, op(200, 8, square)), long),
             (over(op(256, 100, square)), joint),
@@ -283,31 +256,6 @@ pub(crate) mod tests {
             }
         }
         assert!(wrong.is_empty(), "{wrong:#?}");
-    }
-
-    /// Choices by what a launch knows: it reads an x that the launch before writes, or one that none does, or it starts after everything
-    /// before it.
-    #[test]
-    fn a_launch_of_clusters_takes_what_was_measured() {
-        let over = |op: CodebookGemm| CodebookGemm { accumulate: false, ..op };
-        let of = |op: &CodebookGemm, units| {
-            [(true, false), (true, true), (false, true)].map(|(early, x_early)| {
-                let known = Known { whole: true, early, x_early, basis_of: false };
-                config(Some(shape_by_launch(op, Group::of(&op.slices), units, known)))
-            })
-        };
-        let (square, wide) = ([4096, 4096, 16], [4096, 11_008, 16]);
-        let several = CodebookGemm { slices: vec![op(1, 1, square).slices[0].clone(); 20], ..op(16, 16, square) };
-        for (op, units, names) in [
-            (op(16, 1, square), 132, ["icache_warm-32", "plain-16", "plain-32"]),
-            (op(16, 16, square), 132, ["predecode-32", "plain-16", "plain-64"]),
-            (op(16, 16, square), 114, ["plain-64", "plain-16", "plain-64"]),
-            (over(op(256, 100, square)), 132, ["balanced-8", "wide-8", "wide-8"]),
-            (op(128, 100, wide), 132, ["wide-16", "wide-16", "wide-16"]),
-            (several, 132, ["many-6", "many-6", "many-6"]),
-        ] {
-            assert_eq!(of(&op, units), names, "{} tokens, {} adapters, {units}", op.tokens, op.adapters);
-        }
     }
 
     #[test]

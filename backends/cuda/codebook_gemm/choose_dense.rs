@@ -1,7 +1,7 @@
 //! The speed rules of the kernels for dense factors.
 
-use super::choose::{ENCODERS, LEAST_TOKENS, LONGEST_RANK, MOST_ADAPTERS};
 use super::dense::{self, most_units};
+use super::order::{ENCODERS, LEAST_TOKENS, LONGEST_RANK, MOST_ADAPTERS};
 use crate::backends::cuda::variant::Target;
 use crate::ops::CodebookGemm;
 use crate::ops::codebook_gemm::{CodebookSlice, ScaledBy};

@@ -2,6 +2,7 @@
 
 pub(crate) mod choose;
 pub(crate) mod choose_dense;
+pub(crate) mod choose_launch;
 pub(crate) mod clusters;
 pub(crate) mod dense;
 pub(crate) mod dense_pair;
@@ -9,7 +10,11 @@ pub(crate) mod entry;
 pub(crate) mod factor;
 pub(crate) mod launch;
 pub(crate) mod long_tile;
+pub(crate) mod order;
 pub(crate) mod prepare;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod recorded;
 pub(crate) mod segments;
 pub(crate) mod sgmv;
 pub(crate) mod sgmv_dense;

@@ -1,7 +1,7 @@
 //! Adapters in the form that a product takes: decoded output factors, and h of each token, or the input factor with which a product
 //! computes h.
 
-use super::choose::few_adapters;
+use super::choose::few_adapters_in_product;
 use super::launch::overlaps;
 use super::long_tile::{
     ALIGN, DEPTH, GROUP, LEAST_ROWS, NAME, RANKS, SHRINK_WARPS, SgmvLongParams, TOGETHER, UNPACK, aligned, bytes, decoding_bytes, group_params, parts, rank_of,
@@ -15,12 +15,12 @@ use crate::device::Slice;
 use crate::error::{Result, ensure};
 use crate::ops::{CodebookGemm, CodebookGemmArgs};
 
-/// Whether a product can compute a delta along with its own sums, or why not. The delta's plan is then of the variant whose factors are
-/// prepared.
+/// Whether a product can compute a delta along with its own sums, or why not. The delta's plan is then of [`NAME`], whose
+/// factors are prepared.
 pub(crate) fn prepares(delta: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
     // The target's configuration is the product's.
     let target = &Target { config: None, ..*target };
-    supports(delta, target).and_then(|()| few_adapters(delta, target))
+    supports(delta, target).and_then(|()| few_adapters_in_product(delta, target))
 }
 
 /// Bytes that [`unpack`] writes for a plan; 0 for a plan of another variant.

@@ -1,6 +1,6 @@
 //! `codebook_gemm` with the tensor cores of sm80.
 
-use super::choose::blocks_by_launch;
+use super::choose_launch::blocks_by_launch;
 use super::entry::{Entry, entry, together};
 use super::launch::{Group, each_group, forms, launch_group, tile_params, whole};
 use super::tile::{GROUP, ROWS, THREADS, each_form, plan_shared, rank_of, supports as supports_tiles, unit, width_of};

@@ -1,6 +1,7 @@
 //! `codebook_gemm` in thread block clusters with early starts (PDL), for Hopper and newer.
 
-use super::choose::{clusters, shape_by_launch};
+use super::choose::clusters;
+use super::choose_launch::shape_by_launch;
 use super::clusters::{ANY, Known, Shape, config, configs, kernels};
 use super::entry::together;
 use super::launch::{Group, each_group, forms, launch_group, read_early, tile_params, whole};

@@ -87,7 +87,7 @@ pub(crate) const THREADS: u32 = 256;
 pub(crate) const HELD: u64 = 2;
 /// Blocks of a cluster. Every device with clusters has room for these. Twice as many read x sooner, and wait longer for each other.
 pub(crate) const CLUSTER: u64 = 8;
-/// From this many slices on, clusters have fewer blocks. The order in which h is summed depends on it, so it may not depend on the batch.
+/// From this many slices on, clusters always have fewer blocks. The order in which h is summed depends on it, so it may not depend on the batch.
 pub(crate) const MANY_SLICES: usize = 17;
 pub(crate) const FEW: u64 = 2;
 

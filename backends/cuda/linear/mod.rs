@@ -18,17 +18,21 @@ pub(crate) mod weight_stationary;
 
 use simt::SIMT;
 
-use crate::backends::cuda::variant::{Table, Variant, names};
+use crate::backends::cuda::codebook_gemm::long_tile::NAME as PREPARED;
+use crate::backends::cuda::codebook_gemm::prepare::prepares;
+use crate::backends::cuda::variant::{Table, Target, Variant, names};
 use crate::ops::{CodebookGemm, Linear};
 
 impl Table for Linear {
     const VARIANTS: &'static [Variant<Self>] = &VARIANTS;
     const NAMES: &'static [&'static str] = &names::<Self, { VARIANTS.len() }>(&VARIANTS);
 
-    /// The adapters' operation, whose result the tensor-core variants find in y.
-    fn delta(&self, variant: &Variant<Self>) -> Option<CodebookGemm> {
+    /// The adapters' operation, whose result the tensor-core variants find in y, or whose factors they take.
+    fn delta(&self, variant: &Variant<Self>, target: &Target) -> Option<(CodebookGemm, Option<&'static str>)> {
         let delta = self.delta.as_ref().filter(|_| variant.name != SIMT.name)?;
-        Some(CodebookGemm { accumulate: false, ..delta.clone() })
+        let delta = CodebookGemm { accumulate: false, ..delta.clone() };
+        let only = prepares(&delta, target).is_ok().then_some(PREPARED);
+        Some((delta, only))
     }
 }
 
@@ -50,7 +54,7 @@ const VARIANTS: [Variant<Linear>; 11] = [
 #[allow(clippy::unwrap_used, clippy::panic)]
 mod tests {
     use super::*;
-    use crate::backends::cuda::variant::{Target, choose as choose_of};
+    use crate::backends::cuda::variant::choose as choose_of;
     use crate::dtype::DType;
     use crate::ops::{Activation, CodeWidth};
 

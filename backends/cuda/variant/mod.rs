@@ -155,8 +155,8 @@ pub trait Table: Op {
     /// The names of the variants.
     const NAMES: &'static [&'static str];
 
-    /// The operation whose kernels a variant launches first, if any.
-    fn delta(&self, _variant: &Variant<Self>) -> Option<CodebookGemm> {
+    /// The operation whose kernels a variant launches first, if any, and its variant where the first one needs that.
+    fn delta(&self, _variant: &Variant<Self>, _target: &Target) -> Option<(CodebookGemm, Option<&'static str>)> {
         None
     }
 
@@ -289,17 +289,17 @@ impl<O: Table> Kernel<O> for Cuda {
     fn plan(&self, op: &O, only: Option<&str>) -> Result<Plan<O>> {
         let target = self.target();
         let (variant, target) = choose(O::VARIANTS, op, &target, only)?;
-        let (unit, delta) = ((variant.unit)(op, &target), op.delta(variant));
+        let (unit, delta) = ((variant.unit)(op, &target), op.delta(variant, &target));
         let mut modules = {
             // The units of the inner plan are compiled in parallel with these, and the inner plan then finds them loaded.
-            let inner = delta.as_ref().and_then(|delta| {
-                let (variant, target) = choose(CodebookGemm::VARIANTS, delta, &self.target(), None).ok()?;
+            let inner = delta.as_ref().and_then(|(delta, only)| {
+                let (variant, target) = choose(CodebookGemm::VARIANTS, delta, &self.target(), *only).ok()?;
                 Some((variant.unit)(delta, &target))
             });
             self.modules(&unit.all().into_iter().chain(inner.iter().flat_map(Unit::all)).collect::<Vec<_>>())?
         };
         modules.truncate(unit.all().len());
-        let delta = delta.map(|delta| <Self as Kernel<CodebookGemm>>::plan(self, &delta, None).map(Box::new)).transpose()?;
+        let delta = delta.map(|(delta, only)| <Self as Kernel<CodebookGemm>>::plan(self, &delta, only).map(Box::new)).transpose()?;
         let delta_bytes = delta.as_ref().map_or(0, |delta| delta.workspace);
         let workspace = (variant.workspace)(op, &target).next_multiple_of(16) + delta_bytes;
         Ok(Plan { op: op.clone(), target, modules, delta, variant, workspace, kept: OnceLock::new() })
