@@ -11,6 +11,7 @@
 #include "ptx/mma.cuh"
 #include "ptx/wgmma.cuh"
 #include "gemm/outputs.cuh"
+#include "gemm/y_element.cuh"
 #include "gemm/sm90/skinny_ring.cuh"
 
 // What a product's epilogue adds to its sums besides: nothing. Adapters have their own (gemm/sm90/skinny_lora.cuh).
@@ -48,13 +49,18 @@ struct SkinnyOutputs {
 
     // Adds what `from` has in their places, an element a place as Y has them.
     __device__ __forceinline__ void add(const element *from, u32 block, f32 (&sum)[4]) const {
+        each(block, [&](u64 output, u32 token, u32 e) { sum[e] += widen(from[token * p.y_stride + output]); });
+    }
+
+    // work(output, token, e) for each of the four sums of an eight of tokens that has a place in Y.
+    template <class Work> __device__ __forceinline__ void each(u32 block, Work work) const {
         u32 lane = threadIdx.x % 32;
 #pragma unroll
         for (u32 e = 0; e < 4; e++) {
             u64 output = first + e / 2 * 8 + lane / 4;
             u32 token = block * 8 + lane % 4 * 2 + e % 2;
             if (output < last && token < p.rows) {
-                sum[e] += widen(from[token * p.y_stride + output]);
+                work(output, token, e);
             }
         }
     }
@@ -105,7 +111,13 @@ struct SkinnyOutputs {
                 add(p.residual, block(index), up[index]);
             }
         }
-        if (p.vector) {
+        if constexpr (WIDE_Y) {
+            // Where they are: eight outputs of a token, which a warp stores at once, are a sector of memory.
+#pragma unroll
+            for (u32 index = 0; index < COUNT; index++) {
+                each(block(index), [&](u64 output, u32 token, u32 e) { ((y_element *)p.y)[token * p.y_stride + output] = up[index][e]; });
+            }
+        } else if (p.vector) {
             store<true>(up, block);
         } else {
             store<false>(up, block);

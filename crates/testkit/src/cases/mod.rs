@@ -17,6 +17,7 @@ mod codebook_gemm;
 mod draw;
 mod fused_mlp;
 mod linear;
+mod linear_wide;
 mod lora;
 mod pointwise;
 mod prefix_attention;
@@ -40,6 +41,7 @@ pub fn all() -> Vec<Case> {
     cases.extend(prefix_attention::cases());
     cases.extend(fused_mlp::cases());
     cases.extend(linear::cases());
+    cases.extend(linear_wide::cases());
     cases.extend(pointwise::cases());
     cases.extend(sample::cases());
     cases.extend(checksum::cases());

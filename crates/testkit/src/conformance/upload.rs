@@ -36,7 +36,7 @@ pub trait Upload: Define {
 impl Upload for Linear {
     fn upload<D: Device>(&self, host: &linear::Host, session: &mut Session<D>, stage: &mut Stage<D>) -> Result<LinearArgs<D>> {
         let x = stage.rows(session, "x", self.dtype, &host.x, [self.d_in, self.x_stride])?;
-        let y = stage.output(session, "y", self.dtype, (self.tokens * self.d_out) as usize)?;
+        let y = stage.output(session, "y", self.y_dtype(), (self.tokens * self.d_out) as usize)?;
         let delta = match (&self.delta, &host.delta) {
             (Some(op), Some(delta)) => {
                 let mut parts = Vec::new();
