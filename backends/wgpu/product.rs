@@ -133,7 +133,7 @@ pub(super) fn sources() -> Vec<Source> {
                 all.push(source("f16", DType::F16, epilogue));
                 all.extend(DType::ALL.map(|dtype| source("portable", dtype, epilogue)));
             }
-            if other {
+            if other && activation.is_none() {
                 let wide = Epilogue { wide: true, ..plain };
                 all.push(source("f16", DType::F16, wide));
                 all.extend([DType::F16, DType::BF16].map(|dtype| source("portable", dtype, wide)));

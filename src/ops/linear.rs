@@ -49,8 +49,8 @@ pub struct Linear {
     /// Whether a row of y has the same bits among any other rows, 16 rows and more. Kernels that divide K by the number of rows are left out then. It
     /// holds on one device, with operands that start at multiples of 16 bytes.
     pub batch_invariant: bool,
-    /// Whether y is f32, whatever the operands are: sums as they are, which 16 bits would make alike, as logits that are compared. There is no delta
-    /// then, no norm and no gates.
+    /// Whether y is f32, whatever the operands are: sums as they are, which 16 bits would make alike, as logits that are compared. There is no
+    /// activation then, no delta, no norm and no gates.
     pub wide_outputs: bool,
 }
 
@@ -226,8 +226,8 @@ impl Op for Linear {
         let alone = !self.bias && self.norm.is_none() && self.delta.is_none();
         ensure(alone || !self.gated, "linear: gated", "no bias, delta and norm at the end", "one of them")?;
         ensure(self.delta.is_none() || self.input_norm.is_none(), "linear: input norm", "no delta", "one")?;
-        let plain = self.delta.is_none() && self.norm.is_none() && self.input_norm.is_none() && !self.gated;
-        ensure(plain || !self.wide_outputs, "linear: wide outputs", "no delta, norm and gates", "one of them")?;
+        let plain = self.activation.is_none() && self.delta.is_none() && self.no_norm().is_ok();
+        ensure(plain || !self.wide_outputs, "linear: wide outputs", "no activation, delta, norm and gates", "one of them")?;
         expect_stride("linear: x_stride", self.x_stride, self.d_in)?;
         expect_stride("linear: w_stride", self.w_stride, self.d_in)?;
         for [rows, columns] in [[self.tokens, self.x_stride], [self.tokens, self.d_out], [self.w_rows(), self.w_stride]] {

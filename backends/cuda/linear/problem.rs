@@ -50,13 +50,9 @@ pub(crate) fn every_fallback() -> impl Iterator<Item = Unit> {
     HALVES.into_iter().flat_map(|dtype| fallback_units(dtype).into_iter().chain([wide_fallback_unit(dtype)]))
 }
 
-/// Whether an sm90 kernel writes such outputs, or why not. Those with wide outputs are few: for them `few` is asked whether there is one.
-pub(crate) fn writes(op: &Linear, few: bool) -> std::result::Result<(), String> {
-    match ActivationForm::of(op.activation) {
-        _ if !is_wide(op) => Ok(()),
-        ActivationForm::Floor if few => Ok(()),
-        _ => Err("outputs of f32: it is not compiled for them, or for this activation of them".into()),
-    }
+/// Whether a kernel writes the operation's outputs, or why not. `has_wide` says that it is compiled for wide ones too.
+pub(crate) fn writes(op: &Linear, has_wide: bool) -> std::result::Result<(), String> {
+    if has_wide { Ok(()) } else { op.no_wide_outputs() }
 }
 
 /// The product on its operands in place.
