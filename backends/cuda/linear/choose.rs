@@ -294,6 +294,9 @@ mod tests {
             let delta = CodebookGemm::s2lc(dtype, tokens, [d_in, d_out, numbers.one(&[8, 16, 32, 9])], 5, CodeWidth::FourThree);
             op.delta = Some(CodebookGemm { x_stride: op.x_stride, ..delta });
         }
+        if op.norm.is_none() && op.delta.is_none() && numbers.one(&[true, false, false]) {
+            op = Linear { activation: None, wide_outputs: true, ..op };
+        }
         op
     }
 

@@ -16,6 +16,7 @@ mod checksum;
 mod codebook_gemm;
 mod draw;
 mod fused_mlp;
+mod grouped_linear;
 mod linear;
 mod linear_wide;
 mod lora;
@@ -42,6 +43,7 @@ pub fn all() -> Vec<Case> {
     cases.extend(fused_mlp::cases());
     cases.extend(linear::cases());
     cases.extend(linear_wide::cases());
+    cases.extend(grouped_linear::cases());
     cases.extend(pointwise::cases());
     cases.extend(sample::cases());
     cases.extend(checksum::cases());
