@@ -5,7 +5,7 @@ mod parts;
 use crate::backend::{Backend, Kernel};
 use crate::device::{Caps, Clock, Clocks, Device, Hints, Slice};
 use crate::error::Result;
-use crate::ops::{Attention, Checksum, CodebookGemm, FusedMlp, Linear, Op, Pointwise, PrefixAttention, Sample, Translate};
+use crate::ops::{Attention, Checksum, CodebookGemm, FusedMlp, GroupedLinear, Linear, Op, Pointwise, PrefixAttention, Sample, Translate};
 use parts::other_device;
 pub use parts::{AnyBuffer, AnyPart, AnyPlan};
 
@@ -220,6 +220,7 @@ trait Erased:
     + ErasedKernel<PrefixAttention>
     + ErasedKernel<FusedMlp>
     + ErasedKernel<Linear>
+    + ErasedKernel<GroupedLinear>
     + ErasedKernel<Pointwise>
     + ErasedKernel<Sample>
     + ErasedKernel<Checksum>

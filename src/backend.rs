@@ -2,7 +2,7 @@
 
 use crate::device::{Device, Slice};
 use crate::error::Result;
-use crate::ops::{Attention, Checksum, CodebookGemm, FusedMlp, Linear, Op, Pointwise, PrefixAttention, Sample};
+use crate::ops::{Attention, Checksum, CodebookGemm, FusedMlp, GroupedLinear, Linear, Op, Pointwise, PrefixAttention, Sample};
 
 /// A device that can run `O`.
 pub trait Kernel<O: Op>: Device {
@@ -62,6 +62,7 @@ pub trait Backend:
     + Kernel<PrefixAttention>
     + Kernel<FusedMlp>
     + Kernel<Linear>
+    + Kernel<GroupedLinear>
     + Kernel<Pointwise>
     + Kernel<Sample>
     + Kernel<Checksum>
@@ -75,6 +76,7 @@ impl<D> Backend for D where
         + Kernel<PrefixAttention>
         + Kernel<FusedMlp>
         + Kernel<Linear>
+        + Kernel<GroupedLinear>
         + Kernel<Pointwise>
         + Kernel<Sample>
         + Kernel<Checksum>

@@ -1,7 +1,7 @@
 //! Three fused GPU operations behind one trait, for serving many compressed LoRA adapters at once: a
 //! [codebook GEMM](ops::CodebookGemm) that applies a mixed batch of adapters without decoding them to memory,
 //! [attention](ops::Attention) with online softmax and a [fused MLP](ops::FusedMlp); and what a transformer layer needs
-//! besides: [linear](ops::Linear), [pointwise](ops::Pointwise), [attention over a shared prefix](ops::PrefixAttention), a
+//! besides: [linear](ops::Linear), [groups of products](ops::GroupedLinear), [pointwise](ops::Pointwise), [attention over a shared prefix](ops::PrefixAttention), a
 //! [sampler](ops::Sample) and [checksums](ops::Checksum).
 //! They run on processors, on any GPU with a driver for Vulkan, Metal or DX12, and on NVIDIA GPUs through CUDA.
 //!

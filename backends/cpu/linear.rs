@@ -47,18 +47,21 @@ impl Kernel<Linear> for Cpu {
     unsafe fn launch(&self, queue: &mut Queue, plan: &Plan, workspace: &Slice<Self>, args: &LinearArgs<Self>) -> Result<()> {
         let (op, space) = (plan.op.clone(), workspace.clone());
         // SAFETY: `check` accepted the operands, and the queue holds their buffers while the work runs.
-        queue.put(&plan.op, Some(workspace), args, move |args| by_dtype!(op.dtype, T => unsafe { run::<T>(&op, args, &space) }))
+        queue.put(&plan.op, Some(workspace), args, move |args| {
+            by_dtype!(op.dtype, T => if op.wide_outputs { unsafe { run::<T, f32>(&op, args, &space) } } else { unsafe { run::<T, T>(&op, args, &space) } })
+        })
     }
 }
 
-/// Runs the operation.
+/// Runs the operation, whose outputs are of type `Y`.
 ///
 /// # Safety
 /// [`crate::ops::check`] accepted `args`, and they and the workspace are held.
-unsafe fn run<T: Element>(op: &Linear, args: &LinearArgs<Cpu>, workspace: &Slice<Cpu>) -> Result<()> {
+unsafe fn run<T: Element, Y: Element>(op: &Linear, args: &LinearArgs<Cpu>, workspace: &Slice<Cpu>) -> Result<()> {
     let (tokens, d_in, d_out) = (op.tokens as usize, op.d_in as usize, op.d_out as usize);
     let rows_of = |slice: &Slice<Cpu>, stride: usize| Rows::<T> { view: View::new(slice), start: 0, stride };
-    let (mut x, w, y) = (rows_of(&args.x, op.x_stride as usize), rows_of(&args.w, op.w_stride as usize), rows_of(&args.y, d_out));
+    let (mut x, w) = (rows_of(&args.x, op.x_stride as usize), rows_of(&args.w, op.w_stride as usize));
+    let y = Rows::<Y> { view: View::new(&args.y), start: 0, stride: d_out };
     if let Some((eps, weight)) = op.input_norm.zip(args.input_norm.as_ref()) {
         let normed = rows_of(workspace, d_in);
         // SAFETY: as this function's contract; the workspace has room for the rows.
@@ -179,7 +182,7 @@ impl<T: Element> Epilogue<T> {
     ///
     /// # Safety
     /// The rows and columns lie inside all operands, and nobody else refers to them in `y`.
-    pub unsafe fn finish(&self, sums: &mut [f32], rows: &Range<usize>, columns: &Range<usize>, y: Rows<T>, wide: &mut [f32]) {
+    pub unsafe fn finish<Y: Element>(&self, sums: &mut [f32], rows: &Range<usize>, columns: &Range<usize>, y: Rows<Y>, wide: &mut [f32]) {
         let n = columns.len();
         // SAFETY: as this function's contract.
         unsafe { self.bend(sums, columns, wide) };
@@ -201,7 +204,7 @@ impl<T: Element> Epilogue<T> {
                 math::add(sums, wide);
             }
             // SAFETY: as this function's contract.
-            T::narrow(sums, unsafe { y.from(row, columns.start).row_mut(0, n) });
+            Y::narrow(sums, unsafe { y.from(row, columns.start).row_mut(0, n) });
         }
     }
 

@@ -12,6 +12,7 @@ mod element;
 mod f16c;
 mod few_rows;
 mod fused_mlp;
+mod grouped_linear;
 mod host;
 mod linear;
 mod math;

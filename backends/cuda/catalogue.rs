@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::jit::{Arch, Unit};
 use super::variant::{RunsOn, Table, TensorCores, Variant};
-use crate::ops::{Attention, Checksum, CodebookGemm, FusedMlp, Linear, Op, Pointwise, PrefixAttention, Sample};
+use crate::ops::{Attention, Checksum, CodebookGemm, FusedMlp, GroupedLinear, Linear, Op, Pointwise, PrefixAttention, Sample};
 
 /// A variant of an operation, as listings have it.
 #[derive(Clone, Copy)]
@@ -50,7 +50,14 @@ pub fn catalogue() -> Vec<Entry> {
         O::VARIANTS.iter().map(Entry::new)
     }
     let first = of::<CodebookGemm>().chain(of::<Attention>()).chain(of::<PrefixAttention>());
-    first.chain(of::<FusedMlp>()).chain(of::<Linear>()).chain(of::<Pointwise>()).chain(of::<Sample>()).chain(of::<Checksum>()).collect()
+    first
+        .chain(of::<FusedMlp>())
+        .chain(of::<Linear>())
+        .chain(of::<GroupedLinear>())
+        .chain(of::<Pointwise>())
+        .chain(of::<Sample>())
+        .chain(of::<Checksum>())
+        .collect()
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ mod codebook_gemm;
 mod device;
 mod fused_mlp;
 mod gemm;
+mod grouped_linear;
 mod heads;
 pub mod jit;
 mod linear;

@@ -35,7 +35,14 @@ impl Wgpu {
         if let Err(reason) = op.no_norm() {
             return Ok(Err(reason));
         }
-        let epilogue = Epilogue { activation: op.activation, bias: op.bias, residual: op.residual, delta: op.delta.is_some(), gate: false };
+        let epilogue = Epilogue {
+            activation: op.activation,
+            bias: op.bias,
+            residual: op.residual,
+            delta: op.delta.is_some(),
+            gate: false,
+            wide: op.y_dtype() != op.dtype,
+        };
         let sizes = Sizes { d_out: op.d_out, d_in: op.d_in, x_stride: op.x_stride, w_stride: op.w_stride };
         let product = match self.product(variant, op.dtype, sizes, epilogue)? {
             Ok(product) => product,
@@ -92,7 +99,8 @@ impl Kernel<Linear> for Wgpu {
             let rows = plan.rows.min(op.tokens - row);
             let of = |slice: &Slice<Self>, columns: u64| part(slice, row * columns * size, rows * columns * size);
             let x = part(&args.x, row * op.x_stride * size, ((rows - 1) * op.x_stride + op.d_in) * size);
-            let y = of(&args.y, op.d_out);
+            let y_size = op.y_dtype().size();
+            let y = part(&args.y, row * op.d_out * y_size, rows * op.d_out * y_size);
             let residual = args.residual.as_ref().map(|slice| of(slice, op.d_out));
             let mut delta = None;
             if let (Some(slice), Some(op), Some(args)) = (&plan.delta, &op.delta, &args.delta) {

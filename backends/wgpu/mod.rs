@@ -33,6 +33,7 @@ mod device;
 mod event;
 mod fault;
 mod fused_mlp;
+mod grouped_linear;
 mod linear;
 mod pipeline;
 mod pointwise;

@@ -28,6 +28,8 @@ pub(super) struct Epilogue {
     pub gate: bool,
     /// Whether a residual is added: `[rows, d_out]`.
     pub residual: bool,
+    /// Whether y is f32 where operands are not.
+    pub wide: bool,
 }
 
 /// The operands of a product: x `[rows, d_in]` and w `[d_out, d_in]` with the strides of [`Sizes`], y `[rows, d_out]`, and those that
@@ -55,6 +57,8 @@ pub(super) struct Sizes {
 pub(super) struct Product {
     pipeline: Arc<Pipeline>,
     dtype: DType,
+    /// Element type of y.
+    y_dtype: DType,
     sizes: Sizes,
     /// Rows of x and y that one dispatch can reach.
     pub rows: u64,
@@ -85,6 +89,13 @@ pub(super) const fn activation_constant(activation: Option<Activation>) -> Const
     })
 }
 
+impl Epilogue {
+    /// Element type of y, for operands of `dtype`.
+    const fn y_dtype(&self, dtype: DType) -> DType {
+        if self.wide { DType::F32 } else { dtype }
+    }
+}
+
 fn source(variant: &'static str, dtype: DType, epilogue: Epilogue) -> Source {
     let float = Element::Float(dtype);
     let f16 = variant == "f16";
@@ -94,7 +105,7 @@ fn source(variant: &'static str, dtype: DType, epilogue: Epilogue) -> Source {
         operands: vec![
             Operand::read("x", float),
             Operand::read("w", float),
-            Operand::write("y", float),
+            Operand::write("y", Element::Float(epilogue.y_dtype(dtype))),
             Operand::read("bias", float).when(epilogue.bias),
             Operand::read("residual", float).when(epilogue.residual),
             Operand::read("delta", Element::Float(DType::F32)).when(epilogue.delta),
@@ -116,12 +127,16 @@ pub(super) fn sources() -> Vec<Source> {
     for activation in activations {
         for flags in 0..8 {
             let [bias, residual, other] = [flags & 1 != 0, flags & 2 != 0, flags & 4 != 0];
-            // A gate and a delta never occur together.
-            for epilogue in
-                [Epilogue { activation, bias, residual, delta: other, gate: false }, Epilogue { activation: None, bias, residual, delta: false, gate: other }]
-            {
+            let plain = Epilogue { activation, bias, residual, ..Epilogue::default() };
+            // A gate and a delta never occur together, and neither with wide outputs, which f32 has at any rate.
+            for epilogue in [Epilogue { delta: other, ..plain }, Epilogue { activation: None, gate: other, ..plain }] {
                 all.push(source("f16", DType::F16, epilogue));
                 all.extend(DType::ALL.map(|dtype| source("portable", dtype, epilogue)));
+            }
+            if other && activation.is_none() {
+                let wide = Epilogue { wide: true, ..plain };
+                all.push(source("f16", DType::F16, wide));
+                all.extend([DType::F16, DType::BF16].map(|dtype| source("portable", dtype, wide)));
             }
         }
     }
@@ -135,7 +150,7 @@ impl Wgpu {
         let window = self.window_bytes();
         let Sizes { d_out, d_in, x_stride, w_stride } = sizes;
         // The widest row, which is of x, of y, or of a delta in f32.
-        let row_bytes = (x_stride.max(d_out) * size).max(if epilogue.delta { d_out * 4 } else { 0 });
+        let row_bytes = (x_stride.max(d_out) * size).max(if epilogue.delta || epilogue.wide { d_out * 4 } else { 0 });
         let (rows, columns) = (window / row_bytes, window / (w_stride * size));
         let obstacle = match variant {
             _ if self.narrow().is_some() => self.narrow(),
@@ -154,7 +169,7 @@ impl Wgpu {
         let whole = |count: u64| if count > TILE { count - count % TILE } else { count };
         let within = |count: u64, other: u64| whole(count.min((MAX_WORK / 2 / d_in.max(1) / other.max(1)).max(TILE)));
         let columns = within(columns, TILE);
-        Ok(Ok(Product { pipeline, dtype, sizes, rows: within(rows, columns.min(d_out)), columns }))
+        Ok(Ok(Product { pipeline, dtype, y_dtype: epilogue.y_dtype(dtype), sizes, rows: within(rows, columns.min(d_out)), columns }))
     }
 }
 
@@ -169,7 +184,7 @@ impl Product {
             let block = |slice: &Slice<Wgpu>, size: u64| part(slice, column * size, ((rows - 1) * d_out + columns) * size);
             let x = part(operands.x, 0, ((rows - 1) * x_stride + d_in) * size);
             let w = part(operands.w, column * w_stride * size, ((columns - 1) * w_stride + d_in) * size);
-            let y = block(operands.y, size);
+            let y = block(operands.y, self.y_dtype.size());
             let bias = operands.bias.map(|bias| part(bias, column * size, columns * size));
             let residual = operands.residual.map(|slice| block(slice, size));
             let delta = operands.delta.map(|slice| block(slice, 4));

@@ -6,6 +6,7 @@
 #include "tile/activation.cuh"
 #include "gemm/gemm.cuh"
 #include "gemm/delta.cuh"
+#include "gemm/y_element.cuh"
 
 static_assert(THREADS == ROW_SHRINK_THREADS, "both kernels are started with the same block");
 
@@ -45,7 +46,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) linear_simt(const LinearPa
                 if (p.residual) {
                     value += widen(p.residual[row * p.columns + column]);
                 }
-                p.y[row * p.columns + column] = narrow<element>(value);
+                ((y_element *)p.y)[row * p.columns + column] = narrow<y_element>(value);
             }
         }
     }

@@ -1,4 +1,5 @@
-//! The last norm and the head: logits from states.
+//! The last norm and the head: logits from states, in f32 whatever the model computes in. Of a vocabulary's logits in bf16 the highest are often alike,
+//! and the first of them would be drawn.
 
 use super::config::Config;
 use super::part::part;
@@ -28,7 +29,7 @@ impl<D: Backend> Head<D> {
         let norm = Kind::RmsNorm { eps: config.norm_eps.to_bits(), residual: false };
         Ok(Self {
             norm: session.plan(Pointwise::new(dtype, rows as u64, config.hidden, norm))?,
-            head: session.plan(product.with_padded_weights().with_batch_invariant(batch_invariant))?,
+            head: session.plan(product.with_padded_weights().with_batch_invariant(batch_invariant).with_wide_outputs(true))?,
         })
     }
 
@@ -41,7 +42,7 @@ impl<D: Backend> Head<D> {
         let bytes = norm.rows * norm.columns * norm.dtype.size();
         let (x, normed) = (part(states, 0, bytes)?, part(&arena.normed, 0, bytes)?);
         session.run(&self.norm, &PointwiseArgs { weight: Some(weights.norm.clone()), ..PointwiseArgs::new(x, normed.clone()) })?;
-        let logits = part(&arena.logits, 0, head.tokens * head.d_out * head.dtype.size())?;
+        let logits = part(&arena.logits, 0, head.tokens * head.d_out * head.y_dtype().size())?;
         session.run(&self.head, &LinearArgs::new(normed, weights.head.clone(), logits.clone()))?;
         Ok(logits)
     }

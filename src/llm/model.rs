@@ -10,8 +10,6 @@ use super::forward::Pass;
 use super::head::Head;
 use super::layout::Layout;
 use super::part::part;
-// What the engine reads its logits by.
-pub(super) use super::part::read;
 use super::placed::Placed;
 use super::plans::Arena;
 use super::weights::WeightSource;
@@ -124,7 +122,7 @@ impl<D: Backend> Model<D> {
         let made = match (one, &*graph) {
             (true, Some(graph)) => {
                 session.replay(graph)?;
-                let bytes = u64::from(config.vocabulary) * dtype.size();
+                let bytes = u64::from(config.vocabulary) * DType::F32.size();
                 Some(part(&arena.logits, 0, bytes)?)
             }
             (true, None) if *warm => {
@@ -140,7 +138,7 @@ impl<D: Backend> Model<D> {
             }
         };
         match made {
-            Some(made) => logits.extend(read(session, dtype, &made)?),
+            Some(made) => logits.extend(session.download::<f32>(&made)?),
             None => {
                 for at in (first..rows).step_by(HEAD_ROWS) {
                     let count = HEAD_ROWS.min(rows - at);
@@ -149,7 +147,7 @@ impl<D: Backend> Model<D> {
                     let Self { session, config, arena, weights, .. } = self;
                     let offset = at as u64 * config.hidden * dtype.size();
                     let made = head.run(session, weights, arena, &part(&arena.state, offset, arena.state.len - offset)?)?;
-                    logits.extend(read(session, dtype, &made)?);
+                    logits.extend(session.download::<f32>(&made)?);
                 }
             }
         }

@@ -40,7 +40,7 @@ pub struct Arena<D: Device> {
     pub positions: Slice<D>,
     /// Where keys and values of the rows go, i32: tokens from the start of the pool, −1 for nowhere.
     pub slots: Slice<D>,
-    /// Logits of up to `heads` rows.
+    /// Logits of up to `heads` rows, f32.
     pub logits: Slice<D>,
     /// The most rows whose logits are computed together.
     pub heads: usize,
@@ -70,7 +70,7 @@ impl<D: Backend> Arena<D> {
             between: room(between)?,
             positions: session.alloc(rows as u64 * 4)?,
             slots: session.alloc(rows as u64 * 4)?,
-            logits: session.alloc(heads as u64 * u64::from(config.vocabulary) * dtype.size())?,
+            logits: session.alloc(heads as u64 * u64::from(config.vocabulary) * DType::F32.size())?,
             heads,
         })
     }

@@ -1,4 +1,5 @@
-//! The plans of the products of projections that read the same rows. The first factors of all that have two are one product.
+//! The plans of the products of projections that read the same rows. The first factors of all that have two are one product, and what several give apart
+//! is one group.
 
 use super::form::{Form, Part};
 use super::part::part;
@@ -7,7 +8,7 @@ use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layer::Affine;
-use crate::ops::{Activation, Linear, LinearArgs};
+use crate::ops::{Activation, GroupedLinear, GroupedLinearArgs, Linear, LinearArgs};
 use crate::session::{Plan, Session};
 
 /// The weights of the products of a [`Form`].
@@ -21,10 +22,17 @@ pub struct Group<D: Device> {
 /// The plans of the products of a [`Form`].
 pub struct Products<D: Backend> {
     first: Option<Plan<Linear, D>>,
-    /// The product of each part, and the column between the factors where its rows begin.
-    parts: Vec<(Plan<Linear, D>, Option<u64>)>,
+    parts: Parts<D>,
+    /// The column between the factors where the rows of each part begin, where it has two.
+    columns: Vec<Option<u64>>,
     /// The column where what adapters' bases give begins, and all columns of a row, where the first factors carry any.
     fill: Option<[u64; 2]>,
+}
+
+/// The products of the parts.
+enum Parts<D: Backend> {
+    One(Plan<Linear, D>),
+    Several(Plan<GroupedLinear, D>),
 }
 
 impl<D: Backend> Products<D> {
@@ -38,17 +46,25 @@ impl<D: Backend> Products<D> {
         let first = if between > 0 { Some(session.plan(product(form.d_in, between))?) } else { None };
         let mut column = 0;
         let made = if form.latent { 1 } else { form.parts.len() };
-        let parts = form.parts.iter().take(made).map(|&Part { d_out, rank, room }| {
-            let (op, from) = match rank {
-                None => (product(form.d_in, d_out), None),
-                Some(rank) => (Linear { w_stride: room, ..product(rank, d_out) }.with_x_stride(between), Some(column)),
-            };
-            column += room;
-            Ok((session.plan(op.with_bias(form.bias).with_residual(form.residual))?, from))
-        });
-        let parts = parts.collect::<Result<_>>()?;
+        let (parts, columns): (Vec<_>, Vec<_>) = form
+            .parts
+            .iter()
+            .take(made)
+            .map(|&Part { d_out, rank, room }| {
+                let (op, from) = match rank {
+                    None => (product(form.d_in, d_out), None),
+                    Some(rank) => (Linear { w_stride: room, ..product(rank, d_out) }.with_x_stride(between), Some(column)),
+                };
+                column += room;
+                (op.with_bias(form.bias).with_residual(form.residual), from)
+            })
+            .unzip();
+        let parts = match <[Linear; 1]>::try_from(parts) {
+            Ok([op]) => Parts::One(session.plan(op)?),
+            Err(several) => Parts::Several(session.plan(GroupedLinear::new(several))?),
+        };
         let fill = (form.fill > 0).then(|| [form.ranks(), between]);
-        Ok(Self { first, parts, fill })
+        Ok(Self { first, parts, columns, fill })
     }
 
     /// What the bases that the first factors carry gave in the last run: its rows and their stride.
@@ -78,20 +94,21 @@ impl<D: Backend> Products<D> {
             let op = plan.op();
             let rows = part(between, 0, op.tokens * op.d_out * op.dtype.size())?;
             session.run(plan, &LinearArgs::new(x.clone(), weight.clone(), rows.clone()))?;
-            middle = Some(rows);
+            middle = Some((rows, op.dtype.size()));
         }
-        for (((plan, column), weight), y) in self.parts.iter().zip(&weights.parts).zip(results) {
+        let mut all = Vec::with_capacity(results.len());
+        for ((column, weight), y) in self.columns.iter().zip(&weights.parts).zip(results) {
             let x = match (column, &middle) {
-                (Some(column), Some(rows)) => {
-                    let offset = column * plan.op().dtype.size();
-                    part(rows, offset, rows.len - offset)?
-                }
+                (Some(column), Some((rows, size))) => part(rows, column * size, rows.len - column * size)?,
                 _ => x.clone(),
             };
-            let args = LinearArgs { bias: weight.bias.clone(), residual: residual.cloned(), ..LinearArgs::new(x, weight.weight.clone(), y.clone()) };
-            session.run(plan, &args)?;
+            all.push(LinearArgs { bias: weight.bias.clone(), residual: residual.cloned(), ..LinearArgs::new(x, weight.weight.clone(), y.clone()) });
         }
-        Ok(())
+        match (&self.parts, &all[..]) {
+            (Parts::One(plan), [args]) => session.run(plan, args),
+            (Parts::One(_), _) => Err(Error::invalid("products", "operands of one part", all.len())),
+            (Parts::Several(plan), _) => session.run(plan, &GroupedLinearArgs::new(all)),
+        }
     }
 }
 

@@ -13,7 +13,8 @@ use crate::error::{Result, ensure};
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Linear {
-    /// Element type of every operand. Sums are in f32. Nothing is rounded before y, but a delta may be, once, to this type.
+    /// Element type of every operand, but of y where outputs are wide. Sums are in f32. Nothing is rounded before y, but a delta may be, once, to this
+    /// type.
     pub dtype: DType,
     /// Rows of x (M).
     pub tokens: u64,
@@ -48,6 +49,9 @@ pub struct Linear {
     /// Whether a row of y has the same bits among any other rows, 16 rows and more. Kernels that divide K by the number of rows are left out then. It
     /// holds on one device, with operands that start at multiples of 16 bytes.
     pub batch_invariant: bool,
+    /// Whether y is f32, whatever the operands are: sums as they are, which 16 bits would make alike, as logits that are compared. There is no
+    /// activation then, no delta, no norm and no gates.
+    pub wide_outputs: bool,
 }
 
 /// The operands of a norm at the end, of the descriptor's dtype.
@@ -72,7 +76,7 @@ impl<D: Device> NormArgs<D> {
     }
 }
 
-/// The operands of a linear layer, of the descriptor's dtype.
+/// The operands of a linear layer, of the descriptor's dtype, but of y where outputs are wide.
 #[derive_where(Clone, Debug)]
 #[non_exhaustive]
 pub struct LinearArgs<D: Device> {
@@ -131,6 +135,7 @@ impl Linear {
             input_norm: None,
             gated: false,
             batch_invariant: false,
+            wide_outputs: false,
         }
     }
 
@@ -164,6 +169,16 @@ impl Linear {
         }
     }
 
+    /// Element type of y.
+    pub const fn y_dtype(&self) -> DType {
+        if self.wide_outputs { DType::F32 } else { self.dtype }
+    }
+
+    /// Whether y has the operands' own type, or what is wrong. Some kernels write no other.
+    pub fn no_wide_outputs(&self) -> std::result::Result<(), String> {
+        if self.y_dtype() == self.dtype { Ok(()) } else { Err(format!("outputs of f32 from operands of {}: other kernels write them", self.dtype)) }
+    }
+
     /// Rows of w.
     pub fn w_rows(&self) -> u64 {
         if self.gated { self.d_out.saturating_mul(2) } else { self.d_out }
@@ -194,6 +209,7 @@ impl Linear {
         with_input_norm: input_norm <- Option<u32>;
         with_gated: gated = bool;
         with_batch_invariant: batch_invariant = bool;
+        with_wide_outputs: wide_outputs = bool;
     }
 }
 
@@ -210,6 +226,8 @@ impl Op for Linear {
         let alone = !self.bias && self.norm.is_none() && self.delta.is_none();
         ensure(alone || !self.gated, "linear: gated", "no bias, delta and norm at the end", "one of them")?;
         ensure(self.delta.is_none() || self.input_norm.is_none(), "linear: input norm", "no delta", "one")?;
+        let plain = self.activation.is_none() && self.delta.is_none() && self.no_norm().is_ok();
+        ensure(plain || !self.wide_outputs, "linear: wide outputs", "no activation, delta, norm and gates", "one of them")?;
         expect_stride("linear: x_stride", self.x_stride, self.d_in)?;
         expect_stride("linear: w_stride", self.w_stride, self.d_in)?;
         for [rows, columns] in [[self.tokens, self.x_stride], [self.tokens, self.d_out], [self.w_rows(), self.w_stride]] {
@@ -232,7 +250,7 @@ impl Op for Linear {
         let delta = self.delta.as_ref().map(Op::cost).unwrap_or_default();
         let rows = self.w_rows() as f64;
         let flops = 2.0 * tokens * d_in * rows + delta.executed_flops;
-        let outputs = if self.residual { 2.0 } else { 1.0 };
+        let outputs = self.y_dtype().size() as f64 / size + if self.residual { 1.0 } else { 0.0 };
         let elements = tokens * (d_in + d_out * outputs)
             + rows * d_in
             + if self.input_norm.is_some() { d_in } else { 0.0 }
@@ -261,7 +279,7 @@ impl Op for Linear {
         let size = self.dtype.size();
         see(Operand::pitched("x", Access::Read, &args.x, [self.tokens, self.d_in], self.x_stride, self.dtype));
         see(Operand::pitched("w", Access::Read, &args.w, [self.w_rows(), self.d_in], self.w_stride, self.dtype));
-        see(Operand::packed("y", Access::Write, &args.y, self.tokens * self.d_out, self.dtype));
+        see(Operand::packed("y", Access::Write, &args.y, self.tokens * self.d_out, self.y_dtype()));
         for (name, slice, wanted, rows) in [("bias", &args.bias, self.bias, 1), ("residual", &args.residual, self.residual, self.tokens)] {
             expect_present(Self::NAME, name, wanted, slice.is_some())?;
             if let Some(slice) = slice {

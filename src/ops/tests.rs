@@ -80,6 +80,7 @@ proptest! {
         sane(&Linear { bias: flag, residual: core, ..linear.clone() })?;
         sane(&Linear { delta: Some(delta), ..linear.clone() })?;
         sane(&linear.clone().with_padded_weights())?;
+        sane(&Linear { bias: flag, residual: core, ..linear.clone() }.with_wide_outputs(true))?;
         sane(&linear.clone().with_gated(flag).with_input_norm(core.then_some(adapters)))?;
         sane(&Linear { x_stride, w_stride: rank, ..linear })?;
         let mlp = FusedMlp::new(DType::F32, [tokens, d_in, rank, d_out], Activation::Relu);

@@ -36,7 +36,7 @@ const FEW_AMPERE: Kernels = Kernels {
             | codebook_gemm/segments150_odd_three_f16 (sgmv, | codebook_gemm/lora_runs200_f16 (sgmv_dense, \
             | fused_mlp/gated_bias1_f16 (gemm | fused_mlp/tokens255_f16 (gemm, \
             | linear/tokens255_f16 (sm80 | linear/everything_bf16 (sm80, | linear/k4095_bf16 (sm80_gemv_unaligned \
-            | linear/normed_gated16_k576_bf16 (sm80_gemv, aligned | linear/normed_gated3_k333_f16 (sm80_gemv,",
+            | linear/wide_tokens33_f16 (sm80, aligned | linear/normed_gated16_k576_bf16 (sm80_gemv, aligned | linear/normed_gated3_k333_f16 (sm80_gemv,",
     most_flops: "1e7",
 };
 const FEW_HOPPER: Kernels = Kernels {
@@ -54,6 +54,7 @@ const FEW_HOPPER: Kernels = Kernels {
             | linear/few_rows_tiles_f16 (sm90_skinny_tile, \
             | linear/tokens511_f16 (sm90, | linear/odd_n331_everything_f16 (sm90 | linear/norm_tokens300_bf16 (sm90_layernorm, \
             | linear/short_k_three_deltas384_f16 (sm90_weight_stationary, | linear/short_k_at_once72_bf16 (sm90, | linear/few_rows2_f16 (sm90_skinny, \
+            | linear/wide_tokens9_bf16 (sm90_skinny, | linear/wide_tokens177_f16 (sm90_swap_ab, | grouped_linear/factors_tokens2_bf16 (sm90_skinny, \
             | linear/few_rows_delta_one_adapter_bf16 (sm90_skinny_lora,",
     most_flops: "5e7",
 };

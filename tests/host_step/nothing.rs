@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use trifuse::Result;
 use trifuse::backend::Kernel;
 use trifuse::device::{Caps, Clock, Device, Hints, Kind, Slice};
-use trifuse::ops::{Attention, Checksum, CodebookGemm, FusedMlp, Linear, Op, Pointwise, PrefixAttention, Sample};
+use trifuse::ops::{Attention, Checksum, CodebookGemm, FusedMlp, GroupedLinear, Linear, Op, Pointwise, PrefixAttention, Sample};
 
 /// A device whose memory holds zeros, whatever is written or computed. It counts what it is told to do.
 pub struct Nothing {
@@ -142,4 +142,4 @@ macro_rules! done_at_once {
         }
     )* };
 }
-done_at_once! { Attention Checksum CodebookGemm FusedMlp Linear Pointwise PrefixAttention Sample }
+done_at_once! { Attention Checksum CodebookGemm FusedMlp GroupedLinear Linear Pointwise PrefixAttention Sample }

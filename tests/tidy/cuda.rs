@@ -13,7 +13,7 @@ const LAYERS: [&[&str]; 7] = [
     &["device.rs"],
     &["variant/"],
     &["gemm/", "codebook_gemm/factor.rs"],
-    &["attention/", "checksum.rs", "codebook_gemm/", "fused_mlp/", "heads.rs", "linear/", "pointwise.rs", "prefix_attention/", "sample.rs"],
+    &["attention/", "checksum.rs", "codebook_gemm/", "fused_mlp/", "grouped_linear/", "heads.rs", "linear/", "pointwise.rs", "prefix_attention/", "sample.rs"],
     &["catalogue.rs", "mod.rs"],
 ];
 

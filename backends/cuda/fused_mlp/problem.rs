@@ -122,6 +122,7 @@ pub(crate) fn chunks<'a>(plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &
             y_stride: intermediate_stride(op),
             activation: Some(op.activation),
             adds: false,
+            wide: false,
         };
         let down = Product {
             dtype: op.dtype,
@@ -139,6 +140,7 @@ pub(crate) fn chunks<'a>(plan: &Plan<FusedMlp>, workspace: &Slice<Cuda>, args: &
             y_stride: op.d_out,
             activation: None,
             adds: false,
+            wide: false,
         };
         chunks.push([up, down]);
         token += count;

@@ -27,6 +27,12 @@ impl Entry {
     }
 }
 
+/// The unit of a kernel whose outputs are f32 where its operands are not (`kernels/gemm/y_element.cuh`).
+pub(crate) fn widened(unit: Unit) -> Unit {
+    let defines = unit.defines.into_iter().chain([("WIDE_OUTPUTS", "1".into())]).collect();
+    Unit { name: format!("{}, f32 outputs", unit.name), defines, ..unit }
+}
+
 /// The units that a variant lists: its own kernels. The first has `also`, the kernels that the variant's plans launch with any of them,
 /// beside it.
 pub(crate) fn listed(own: impl IntoIterator<Item = Unit>, also: impl IntoIterator<Item = Unit>) -> Vec<Unit> {

@@ -81,6 +81,8 @@ pub(crate) struct Product<'a> {
     pub activation: Option<Activation>,
     /// Whether the sums are added to what is in Y.
     pub adds: bool,
+    /// Whether outputs are f32 where operands are not.
+    pub wide: bool,
 }
 
 impl Product<'_> {

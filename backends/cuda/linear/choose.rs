@@ -12,7 +12,7 @@ use crate::backends::cuda::gemm::sm90::skinny::SkinnyShape;
 use crate::backends::cuda::gemm::sm90::skinny_config::Stream;
 use crate::backends::cuda::gemm::sm90::skinny_tile::SkinnyTile;
 use crate::backends::cuda::gemm::sm90::tile::WgmmaTile;
-use crate::backends::cuda::linear::problem::shape;
+use crate::backends::cuda::linear::problem::{is_wide, shape};
 use crate::backends::cuda::variant::{Configs, Target, number};
 use crate::ops::Linear;
 
@@ -88,7 +88,7 @@ pub(crate) const SKINNY_TILE: Configs<Linear> =
 
 /// Whether `sm90_skinny` is worth taking, or what is faster.
 pub(crate) fn suits_skinny(op: &Linear, target: &Target) -> Suits {
-    match shape(op).tiles_beat_skinny(target) {
+    match !is_wide(op) && shape(op).tiles_beat_skinny(target) {
         true => Err("tiles of sm90 take less time here than stages with few rows of W".into()),
         false => Ok(()),
     }
@@ -97,11 +97,11 @@ pub(crate) fn suits_skinny(op: &Linear, target: &Target) -> Suits {
 /// The kernel, tile and cut of K of `sm90_skinny`.
 pub(crate) fn skinny(op: &Linear, target: &Target) -> Stream {
     let room = SkinnyShape::clusters(target.units);
-    let split = SkinnyShape::splits(op.d_out, room);
+    let split = !is_wide(op) && SkinnyShape::splits(op.d_out, room);
     let tile = SkinnyShape::choose(op.tokens).fitted(SkinnyShape::tile_rows(op.d_out, room, split), split);
     match (split, SkinnyShape::by_groups(op.d_out, room)) {
         (true, _) if SkinnyShape::quarters(op.d_out, op.d_in, target.units) => Stream::tiles(tile.quartered(), true),
-        (false, true) => Stream::groups(tile.grouped()),
+        (false, true) if !is_wide(op) => Stream::groups(tile.grouped()),
         _ => Stream::tiles(tile, split),
     }
 }
@@ -125,6 +125,9 @@ pub(crate) fn suits_swap_ab(op: &Linear, target: &Target) -> Suits {
     if op.tokens <= WgmmaTile::ROWS {
         return Err(format!("{} rows: a tile of {} has room for them", op.tokens, WgmmaTile::ROWS));
     }
+    if is_wide(op) {
+        return Ok(());
+    }
     no_single_shot(op, target)?;
     let stays = weight_stationary::supports(op, target).and_then(|()| weight_stationary(op, target)).is_ok();
     let sooner = if stays { op.tokens.saturating_mul(op.d_out) < WEIGHT_STATIONARY_OUTPUTS } else { swap_ab_tile::beats_rows(&shape(op), target) };
@@ -133,7 +136,8 @@ pub(crate) fn suits_swap_ab(op: &Linear, target: &Target) -> Suits {
 
 /// The tile of `sm90_swap_ab`.
 pub(crate) fn swap_ab(op: &Linear, target: &Target) -> SwapAbTile {
-    swap_ab_tile::choose(&shape(op), target).0
+    let tiles: &[SwapAbTile] = if is_wide(op) { &swap_ab_tile::WIDE } else { &swap_ab_tile::TILES };
+    swap_ab_tile::choose(tiles, &shape(op), target).0
 }
 
 pub(crate) const SWAP_AB: Configs<Linear> =
@@ -289,6 +293,9 @@ mod tests {
         if numbers.one(&[true, false, false]) {
             let delta = CodebookGemm::s2lc(dtype, tokens, [d_in, d_out, numbers.one(&[8, 16, 32, 9])], 5, CodeWidth::FourThree);
             op.delta = Some(CodebookGemm { x_stride: op.x_stride, ..delta });
+        }
+        if op.norm.is_none() && op.delta.is_none() && numbers.one(&[true, false, false]) {
+            op = Linear { activation: None, wide_outputs: true, ..op };
         }
         op
     }

@@ -111,6 +111,7 @@ fn shared_bytes(op: &Linear) -> u32 {
 fn supports(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     half(op.dtype)?;
     op.no_delta()?;
+    op.no_wide_outputs()?;
     op.sums(true)?;
     if op.norm.is_some() {
         return Err("a norm at the end: a block has eight outputs".into());

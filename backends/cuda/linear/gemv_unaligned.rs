@@ -52,6 +52,7 @@ fn shared_bytes(room: u64, depth: u64) -> u64 {
 fn supports(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     half(op.dtype)?;
     op.no_norm()?;
+    op.no_wide_outputs()?;
     op.sums(true)?;
     target.any(ROOMS.into_iter(), |&room| {
         if op.tokens > room {

@@ -1,10 +1,12 @@
 //! `linear` as a matrix product: operands, strides, and what is enqueued before it.
 
 use crate::backends::cuda::gemm::activation::ActivationForm;
-use crate::backends::cuda::gemm::problem::{Product, half};
+use crate::backends::cuda::gemm::problem::{HALVES, Product, half};
 use crate::backends::cuda::gemm::repack::{Copies, padded};
+use crate::backends::cuda::gemm::sm80::units::{fallback_units, wide_fallback_unit};
 use crate::backends::cuda::gemm::sm90::cost::{Shape, straddles};
 use crate::backends::cuda::gemm::sm90::skinny::SkinnyShape;
+use crate::backends::cuda::jit::Unit;
 use crate::backends::cuda::runtime::pdl::starts_early;
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::{Cuda, Plan, range};
@@ -33,6 +35,26 @@ pub(crate) fn shape(op: &Linear) -> Shape {
     Shape { rows: op.tokens, outputs: op.d_out, depth: padded(op.d_in), activated, straddles: straddles(op.dtype, strides(op)) }
 }
 
+/// Whether outputs are f32 where operands are not.
+pub(crate) fn is_wide(op: &Linear) -> bool {
+    op.y_dtype() != op.dtype
+}
+
+/// The units of the fallback for a product of an sm90 kernel.
+pub(crate) fn fallback(op: &Linear) -> Vec<Unit> {
+    if is_wide(op) { vec![wide_fallback_unit(op.dtype)] } else { fallback_units(op.dtype) }
+}
+
+/// The units of the fallbacks for all products of an sm90 variant that has wide outputs too.
+pub(crate) fn every_fallback() -> impl Iterator<Item = Unit> {
+    HALVES.into_iter().flat_map(|dtype| fallback_units(dtype).into_iter().chain([wide_fallback_unit(dtype)]))
+}
+
+/// Whether a kernel writes the operation's outputs, or why not. `has_wide` says that it is compiled for wide ones too.
+pub(crate) fn writes(op: &Linear, has_wide: bool) -> std::result::Result<(), String> {
+    if has_wide { Ok(()) } else { op.no_wide_outputs() }
+}
+
 /// The product on its operands in place.
 pub(crate) fn unpacked<'a>(op: &Linear, args: &'a LinearArgs<Cuda>) -> Product<'a> {
     Product {
@@ -51,6 +73,7 @@ pub(crate) fn unpacked<'a>(op: &Linear, args: &'a LinearArgs<Cuda>) -> Product<'
         y_stride: op.d_out,
         activation: op.activation,
         adds: op.delta.is_some(),
+        wide: is_wide(op),
     }
 }
 

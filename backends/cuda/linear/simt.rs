@@ -2,9 +2,10 @@
 
 use crate::backends::cuda::codebook_gemm::factor::{FactorParams, adapter_of_token, factor, factor_header};
 use crate::backends::cuda::gemm::activation::activation_code;
-use crate::backends::cuda::gemm::entry::{Entry, entry, listed};
-use crate::backends::cuda::gemm::problem::SIMT_TILE;
+use crate::backends::cuda::gemm::entry::{Entry, entry, listed, widened};
+use crate::backends::cuda::gemm::problem::{HALVES, SIMT_TILE};
 use crate::backends::cuda::jit::{Arch, Unit, source};
+use crate::backends::cuda::linear::problem::is_wide;
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::params::params;
 use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, TensorCores, Variant, address, address_of, blocks};
@@ -22,8 +23,14 @@ pub(crate) const SIMT: Variant<Linear> = Variant {
     supports: |op, _| op.one_slice().and_then(|()| op.no_norm()).and_then(|()| op.sums(op.dtype != DType::F32)),
     suits: |_, _| Ok(()),
     configs: None,
-    unit: |op, _| Unit { also: op.delta.iter().map(|_| kernel(SHRINK, op.dtype)).collect(), ..kernel(PRODUCT, op.dtype) },
-    units: |_: Arch| listed([PRODUCT, SHRINK].into_iter().flat_map(|entry| DType::ALL.map(|dtype| kernel(entry, dtype))), []),
+    unit: |op, _| {
+        let product = kernel(PRODUCT, op.dtype);
+        Unit { also: op.delta.iter().map(|_| kernel(SHRINK, op.dtype)).collect(), ..if is_wide(op) { widened(product) } else { product } }
+    },
+    units: |_: Arch| {
+        let own = [PRODUCT, SHRINK].into_iter().flat_map(|entry| DType::ALL.map(|dtype| kernel(entry, dtype)));
+        listed(own.chain(HALVES.map(|dtype| widened(kernel(PRODUCT, dtype)))), [])
+    },
     workspace: |op, _| op.delta.as_ref().map_or(0, |delta| op.tokens * delta.slices[0].rank * 4),
     launch,
 };

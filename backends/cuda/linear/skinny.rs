@@ -1,18 +1,18 @@
 //! `linear` on few rows: the variant `sm90_skinny`.
 
 use crate::backends::cuda::gemm::activation::ActivationForm;
-use crate::backends::cuda::gemm::entry::listed;
+use crate::backends::cuda::gemm::entry::{listed, widened};
 use crate::backends::cuda::gemm::problem::HALVES;
 use crate::backends::cuda::gemm::repack::{Copies, repack_unit};
-use crate::backends::cuda::gemm::sm80::units::fallback_units;
 use crate::backends::cuda::gemm::sm90::skinny::SkinnyShape;
 use crate::backends::cuda::gemm::sm90::skinny_config::{SkinnyUse, Stream};
 use crate::backends::cuda::gemm::sm90::units::Form;
 use crate::backends::cuda::jit::{Arch, Unit};
-use crate::backends::cuda::linear::problem::{product, repacked_bytes, streams};
+use crate::backends::cuda::linear::problem::{every_fallback, fallback, is_wide, product, repacked_bytes, streams, writes};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::{Cuda, Plan, RunsOn, Target, TensorCores, Variant};
 use crate::device::Slice;
+use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::{Linear, LinearArgs};
 
@@ -22,14 +22,20 @@ pub(crate) const SKINNY: Variant<Linear> = Variant {
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
     supports: |op, target| {
-        streams(op).and_then(|()| target.any(Stream::all(), |stream| op.sums(stream.in_parts()).and_then(|()| stream.holds(op.tokens, target))))
+        streams(op)?;
+        target.any(Stream::all(), |stream| {
+            op.sums(stream.in_parts())?;
+            writes(op, !stream.in_parts())?;
+            stream.holds(op.tokens, target)
+        })
     },
     suits: |_, _| Ok(()),
     configs: None,
     unit,
     units: |_: Arch| {
         let own = Stream::all().flat_map(|stream| Form::all(&HALVES, false).map(move |form| stream.unit(form)));
-        listed(own, HALVES.into_iter().flat_map(|dtype| fallback_units(dtype).into_iter().chain([repack_unit(dtype)])))
+        let wide = Stream::all().filter(|stream| !stream.in_parts()).flat_map(|stream| HALVES.map(|dtype| wide_unit(&stream, dtype)));
+        listed(own.chain(wide), every_fallback().chain(HALVES.map(repack_unit)))
     },
     workspace: |op, _| repacked_bytes(op),
     launch,
@@ -50,9 +56,15 @@ fn keeps(op: &Linear) -> bool {
     op.tokens <= 64 && op.d_out.saturating_mul(op.w_stride).saturating_mul(op.dtype.size()) <= 36 << 20
 }
 
+/// The unit of a kernel with wide outputs.
+fn wide_unit(stream: &Stream, dtype: DType) -> Unit {
+    widened(stream.unit(Form::plain(dtype, ActivationForm::Floor)))
+}
+
 fn unit(op: &Linear, target: &Target) -> Unit {
-    let own = configured(target).unit(Form::plain(op.dtype, ActivationForm::of(op.activation)));
-    Unit { also: fallback_units(op.dtype).into_iter().chain(Copies::of(op).unit(op.dtype)).collect(), ..own }
+    let stream = configured(target);
+    let own = if is_wide(op) { wide_unit(&stream, op.dtype) } else { stream.unit(Form::plain(op.dtype, ActivationForm::of(op.activation))) };
+    Unit { also: fallback(op).into_iter().chain(Copies::of(op).unit(op.dtype)).collect(), ..own }
 }
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Linear>, workspace: &Slice<Cuda>, args: &LinearArgs<Cuda>) -> Result<()> {

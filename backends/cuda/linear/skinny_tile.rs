@@ -58,6 +58,7 @@ fn configured(target: &Target) -> SkinnyTile {
 fn supports(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     half(op.dtype)?;
     op.no_norm()?;
+    op.no_wide_outputs()?;
     if op.tokens > SkinnyTile::ROWS {
         return Err(format!("{} rows: a block has tiles of {}", op.tokens, SkinnyTile::ROWS));
     }

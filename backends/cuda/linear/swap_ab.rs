@@ -2,15 +2,15 @@
 //! last tile of 128 would be mostly empty.
 
 use crate::backends::cuda::gemm::activation::ActivationForm;
-use crate::backends::cuda::gemm::entry::{Entry, entry, listed};
+use crate::backends::cuda::gemm::entry::{Entry, entry, listed, widened};
 use crate::backends::cuda::gemm::problem::{HALVES, fits, gemm_header, half};
-use crate::backends::cuda::gemm::sm80::units::fallback_units;
+use crate::backends::cuda::gemm::repack::{Copies, repack_unit};
 use crate::backends::cuda::gemm::sm90::cost::Shape;
 use crate::backends::cuda::gemm::sm90::tile::WgmmaTile;
 use crate::backends::cuda::gemm::sm90::units::Form;
 use crate::backends::cuda::jit::{Arch, Unit, source};
-use crate::backends::cuda::linear::problem::{product, shape};
-use crate::backends::cuda::linear::swap_ab_tile::{SwapAbTile, TILES};
+use crate::backends::cuda::linear::problem::{every_fallback, fallback, is_wide, product, repacked_bytes, shape, strides, writes};
+use crate::backends::cuda::linear::swap_ab_tile::{SwapAbTile, TILES, WIDE};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant};
 use crate::device::Slice;
@@ -27,11 +27,13 @@ pub(crate) const SWAP_AB: Variant<Linear> = Variant {
     configs: None,
     unit,
     units: |_: Arch| {
-        let kernels = TILES.iter().flat_map(|tile| [WHOLE, UNALIGNED].map(|entry| (tile, entry)));
-        let own = kernels.flat_map(|(tile, entry)| Form::all(&HALVES, false).map(move |form| kernel(entry, tile, form)));
-        listed(own, HALVES.into_iter().flat_map(fallback_units))
+        let kernels = |tiles: &'static [SwapAbTile]| tiles.iter().flat_map(|tile| [WHOLE, UNALIGNED].map(|entry| (tile, entry)));
+        let own = kernels(&TILES).flat_map(|(tile, entry)| Form::all(&HALVES, false).map(move |form| kernel(entry, tile, form)));
+        let plain = |dtype| Form::plain(dtype, ActivationForm::Floor);
+        let wide = kernels(&WIDE).flat_map(move |(tile, entry)| HALVES.map(|dtype| widened(kernel(entry, tile, plain(dtype)))));
+        listed(own.chain(wide), every_fallback().chain(HALVES.map(repack_unit)))
     },
-    workspace: |_, _| 0,
+    workspace: |op, _| if is_wide(op) { repacked_bytes(op) } else { 0 },
     launch,
 };
 
@@ -48,11 +50,16 @@ fn supports(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     half(op.dtype)?;
     op.no_norm()?;
     op.no_delta()?;
-    // No operand is copied first.
-    for stride in [op.x_stride, op.w_stride] {
+    // No operand is copied first, but where outputs are wide no other variant has all rows.
+    for stride in if is_wide(op) { strides(op) } else { [op.x_stride, op.w_stride] } {
         WgmmaTile::reads(op.dtype, op.tokens.max(op.d_out), op.d_in, stride)?;
     }
-    target.any(TILES.iter(), |tile| op.sums(tile.parts > 1).and_then(|()| tile.has_parts(op.d_in)).and_then(|()| fits(tile.shared_bytes(), target)))
+    target.any(TILES.iter(), |tile| {
+        op.sums(tile.parts > 1)?;
+        writes(op, WIDE.contains(tile))?;
+        tile.has_parts(op.d_in)?;
+        fits(tile.shared_bytes(), target)
+    })
 }
 
 /// The kernel for outputs that can be moved 16 bytes at a time, and the kernel for all others.
@@ -69,10 +76,11 @@ fn kernel(entry: Entry, tile: &SwapAbTile, Form { dtype, activation, .. }: Form)
 /// The unit of an operation. It has both kernels where only the launch can tell by where the outputs start.
 fn unit(op: &Linear, target: &Target) -> Unit {
     let (tile, form) = (configured(target), Form::plain(op.dtype, ActivationForm::of(op.activation)));
-    let [whole, odd] = [WHOLE, UNALIGNED].map(|entry| kernel(entry, &tile, form));
+    let [whole, odd] = [WHOLE, UNALIGNED].map(|entry| kernel(entry, &tile, form)).map(|unit| if is_wide(op) { widened(unit) } else { unit });
+    let beside = fallback(op).into_iter().chain(Copies::of(op).unit(op.dtype)).collect();
     match op.d_out.is_multiple_of(8) {
-        true => Unit { also: [vec![odd], fallback_units(op.dtype)].concat(), ..whole },
-        false => Unit { also: fallback_units(op.dtype), ..odd },
+        true => Unit { also: [vec![odd], beside].concat(), ..whole },
+        false => Unit { also: beside, ..odd },
     }
 }
 

@@ -31,6 +31,9 @@ pub(crate) const TILES: [SwapAbTile; 8] = [
     tile_of(192, 176, 1),
 ];
 
+/// The tiles that are compiled for wide outputs too: those that the head of a language model takes.
+pub(crate) const WIDE: [SwapAbTile; 4] = [tile_of(64, 136, 1), tile_of(128, 104, 1), tile_of(128, 176, 1), tile_of(192, 176, 1)];
+
 /// What an H200 takes, in microseconds, measured at 55 products of 129 to 2,048 rows.
 mod cost {
     /// `LAUNCH` is from a launch to its first products, and from its last outputs to the next launch. Clusters add `CLUSTER`.
@@ -150,11 +153,11 @@ impl SwapAbTile {
     }
 }
 
-/// The tile with the least modelled time, and that time.
-pub(crate) fn choose(shape: &Shape, target: &Target) -> (SwapAbTile, f64) {
+/// The one of `tiles` with the least modelled time, and that time.
+pub(crate) fn choose(tiles: &[SwapAbTile], shape: &Shape, target: &Target) -> (SwapAbTile, f64) {
     let takes = |tile: &SwapAbTile| tile.parts == 1 || shape.splits();
-    let timed = TILES.into_iter().filter(takes).map(|tile| (tile, tile.time(shape, target)));
-    timed.min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((TILES[0], f64::INFINITY))
+    let timed = tiles.iter().copied().filter(takes).map(|tile| (tile, tile.time(shape, target)));
+    timed.min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((WIDE[0], f64::INFINITY))
 }
 
 /// Whether swap-AB is faster for a product than the tile of 128 rows that it would take.
@@ -162,7 +165,7 @@ pub(crate) fn beats_rows(shape: &Shape, target: &Target) -> bool {
     let tile = shape.choose(target);
     let narrow = tile.columns <= cost::NARROW_COLUMNS && tile.parts() == 1;
     let rows = shape.time(&tile, target) * if narrow { cost::NARROW } else { 1.0 } + if shape.has_unaligned_outputs() { cost::UNALIGNED } else { 0.0 };
-    choose(shape, target).1 < rows
+    choose(&TILES, shape, target).1 < rows
 }
 
 #[cfg(test)]
@@ -183,7 +186,7 @@ mod tests {
             (300, 4096, 1432, tile_of(128, 104, 1)),
         ] {
             let straddles = !depth.is_multiple_of(64);
-            assert_eq!(choose(&Shape { rows, outputs, depth, straddles, ..Shape::default() }, &Target::H200).0, tile, "{rows} × {outputs} × {depth}");
+            assert_eq!(choose(&TILES, &Shape { rows, outputs, depth, straddles, ..Shape::default() }, &Target::H200).0, tile, "{rows} × {outputs} × {depth}");
         }
     }
 
@@ -198,7 +201,7 @@ mod tests {
     fn an_encoder_has_no_product_whose_sums_depend_on_its_rows() {
         for rows in [65, 128, 129, 300, 4096] {
             for (outputs, depth) in [(384, 1536), (1024, 4096), (4096, 1024), (3072, 768)] {
-                assert_eq!(choose(&Shape { rows, outputs, depth, ..Shape::default() }, &Target::H200).0.parts, 1, "{rows} × {outputs} × {depth}");
+                assert_eq!(choose(&TILES, &Shape { rows, outputs, depth, ..Shape::default() }, &Target::H200).0.parts, 1, "{rows} × {outputs} × {depth}");
             }
         }
     }

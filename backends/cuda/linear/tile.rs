@@ -7,13 +7,13 @@ use crate::backends::cuda::gemm::entry::{gathered, listed};
 use crate::backends::cuda::gemm::problem::{HALVES, fits, half};
 use crate::backends::cuda::gemm::repack::{Copies, padded, repack_unit};
 use crate::backends::cuda::gemm::sm80::tile::MmaTile;
-use crate::backends::cuda::gemm::sm80::units::{all_mma_units, fallback_units, mma_units};
+use crate::backends::cuda::gemm::sm80::units::{all_mma_units, all_wide_mma_units, fallback_units, mma_units, wide_mma_units};
 use crate::backends::cuda::gemm::sm90::cost::Shape;
 use crate::backends::cuda::gemm::sm90::start::WgmmaLaunch;
 use crate::backends::cuda::gemm::sm90::tile::WgmmaTile;
 use crate::backends::cuda::gemm::sm90::units::{Form, WgmmaKernel};
 use crate::backends::cuda::jit::{Arch, Unit};
-use crate::backends::cuda::linear::problem::{product, repacked_bytes, shape, strides, takes_lora, unpacked};
+use crate::backends::cuda::linear::problem::{is_wide, product, repacked_bytes, shape, strides, takes_lora, unpacked};
 use crate::backends::cuda::linear::single_shot;
 use crate::backends::cuda::linear::split_k::{self, split_k_bytes};
 use crate::backends::cuda::runtime::queue::Queue;
@@ -30,12 +30,17 @@ pub(crate) const SM80: Variant<Linear> = Variant {
     supports: |op, target| {
         half(op.dtype)?;
         op.no_norm()?;
-        target.any(MmaTile::on(target.arch).into_iter(), |tile| op.sums(tile.in_parts()).and_then(|()| fits(tile.shared_bytes(), target)))
+        // wgmma rounds sums on the way in another manner, which 16 bits do not show.
+        let unlike = is_wide(op) && target.arch == Arch(90);
+        target.any(MmaTile::on(target.arch).into_iter(), |tile| op.sums(unlike || tile.in_parts()).and_then(|()| fits(tile.shared_bytes(), target)))
     },
     suits: |_, _| Ok(()),
     configs: None,
     unit: unit_sm80,
-    units: |arch: Arch| listed(all_mma_units(&MmaTile::on(arch), false), HALVES.map(repack_unit)),
+    units: |arch: Arch| {
+        let tiles = MmaTile::on(arch);
+        listed(all_mma_units(&tiles, false).into_iter().chain(all_wide_mma_units(&tiles)), HALVES.map(repack_unit))
+    },
     workspace: |op, _| repacked_bytes(op),
     launch: launch_sm80,
 };
@@ -128,6 +133,7 @@ pub(crate) fn lora_shape(op: &Linear) -> Option<Shape> {
 fn supports_sm90(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     half(op.dtype)?;
     op.no_norm()?;
+    op.no_wide_outputs()?;
     for stride in strides(op) {
         WgmmaTile::reads(op.dtype, op.tokens.max(op.d_out), op.d_in, stride)?;
     }
@@ -138,7 +144,10 @@ fn supports_sm90(op: &Linear, target: &Target) -> std::result::Result<(), String
 fn unit_sm80(op: &Linear, target: &Target) -> Unit {
     let (copies, tile) = (Copies::of(op), mma_tile(target));
     let depth = if copies.x && copies.w { padded(op.d_in) } else { op.d_in };
-    let own = mma_units(op.dtype, &tile, false, strides(op), depth);
+    let own = match is_wide(op) {
+        true => wide_mma_units(op.dtype, &tile, strides(op), depth),
+        false => mma_units(op.dtype, &tile, false, strides(op), depth),
+    };
     gathered(own.into_iter().chain(copies.unit(op.dtype))).unwrap_or_else(|| repack_unit(op.dtype))
 }
 

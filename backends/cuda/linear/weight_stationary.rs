@@ -78,6 +78,7 @@ pub(crate) fn share(op: &Linear, target: &Target) -> u64 {
 pub(crate) fn supports(op: &Linear, target: &Target) -> std::result::Result<(), String> {
     half(op.dtype)?;
     op.no_norm()?;
+    op.no_wide_outputs()?;
     // Its bits were not compared with those of other kernels.
     op.sums(true)?;
     if op.d_in > MOST_DEPTH {

@@ -19,7 +19,7 @@ use super::runtime::queue::Queue;
 use crate::backend::Kernel;
 use crate::device::Slice;
 use crate::error::{Error, Result};
-use crate::ops::{CodebookGemm, Op};
+use crate::ops::{CodebookGemm, Linear, Op};
 
 /// One way to compute an operation: a line in the operation's table.
 pub struct Variant<O: Op> {
@@ -160,6 +160,11 @@ pub trait Table: Op {
         None
     }
 
+    /// The products whose kernels a variant launches one behind another, if any.
+    fn products(&self, _variant: &Variant<Self>) -> Vec<Linear> {
+        Vec::new()
+    }
+
     /// What [`Kernel::prepared_bytes`] returns for a plan.
     fn prepared_bytes(_plan: &Plan<Self>) -> u64 {
         0
@@ -195,6 +200,8 @@ pub struct Plan<O: Op> {
     modules: Vec<Module>,
     /// The plan of the operation in [`Table::delta`].
     pub delta: Option<Box<Plan<CodebookGemm>>>,
+    /// The plans of the products in [`Table::products`].
+    pub products: Vec<Plan<Linear>>,
     variant: &'static Variant<O>,
     workspace: u64,
     /// What [`once`](Self::once) has decided.
@@ -227,6 +234,13 @@ impl<O: Op> Plan<O> {
         let bytes = self.delta.as_ref().map_or(0, |delta| delta.workspace);
         let part = workspace.len.checked_sub(bytes).and_then(|first| workspace.sub_slice(first, bytes));
         part.ok_or_else(|| Error::invalid("workspace", format!("at least {bytes} bytes"), workspace.len))
+    }
+
+    /// The workspace of one of [`Table::products`]: they lie one behind another at the start of this plan's workspace.
+    pub fn product_workspace(&self, workspace: &Slice<Cuda>, number: usize) -> Result<Slice<Cuda>> {
+        let first = self.products.iter().take(number).map(|product| product.workspace.next_multiple_of(16)).sum();
+        let bytes = self.products.get(number).map_or(0, |product| product.workspace);
+        workspace.sub_slice(first, bytes).ok_or_else(|| Error::invalid("workspace", format!("at least {} bytes", first + bytes), workspace.len))
     }
 
     /// Kernel `entry` in the first of this plan's units, from number `unit` on, that has it.
@@ -300,9 +314,11 @@ impl<O: Table> Kernel<O> for Cuda {
         };
         modules.truncate(unit.all().len());
         let delta = delta.map(|(delta, only)| <Self as Kernel<CodebookGemm>>::plan(self, &delta, only).map(Box::new)).transpose()?;
+        let products = op.products(variant).iter().map(|product| <Self as Kernel<Linear>>::plan(self, product, None)).collect::<Result<Vec<_>>>()?;
         let delta_bytes = delta.as_ref().map_or(0, |delta| delta.workspace);
-        let workspace = (variant.workspace)(op, &target).next_multiple_of(16) + delta_bytes;
-        Ok(Plan { op: op.clone(), target, modules, delta, variant, workspace, kept: OnceLock::new() })
+        let product_bytes: u64 = products.iter().map(|product| product.workspace.next_multiple_of(16)).sum();
+        let workspace = product_bytes + (variant.workspace)(op, &target).next_multiple_of(16) + delta_bytes;
+        Ok(Plan { op: op.clone(), target, modules, delta, products, variant, workspace, kept: OnceLock::new() })
     }
 
     fn workspace_bytes(plan: &Plan<O>) -> u64 {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use trifuse::backend::Kernel;
 use trifuse::device::{Caps, Clock, Device, Kind, Slice};
-use trifuse::ops::{Attention, Checksum, CodebookGemm, FusedMlp, Linear, Op, Pointwise, PrefixAttention, Sample};
+use trifuse::ops::{Attention, Checksum, CodebookGemm, FusedMlp, GroupedLinear, Linear, Op, Pointwise, PrefixAttention, Sample};
 use trifuse::session::Session;
 use trifuse::{DType, Error, Result};
 use trifuse_cli::bench::align::Sweep;
@@ -227,7 +227,7 @@ macro_rules! unsupported {
         }
     )* };
 }
-unsupported! { CodebookGemm Attention PrefixAttention FusedMlp Pointwise Sample Checksum }
+unsupported! { CodebookGemm Attention PrefixAttention FusedMlp GroupedLinear Pointwise Sample Checksum }
 
 fn session(fault: Fault) -> Session<Faulty> {
     let caps = Caps {

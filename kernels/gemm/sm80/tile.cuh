@@ -9,6 +9,7 @@
 #include "ptx/mma.cuh"
 #include "tile/activation.cuh"
 #include "gemm/outputs.cuh"
+#include "gemm/y_element.cuh"
 
 constexpr int MMA_THREADS = 32 * WARPS_DOWN * WARPS_ACROSS * WARPS_ALONG;
 constexpr int WARP_ROWS = TILE_ROWS / WARPS_DOWN, WARP_COLUMNS = TILE_COLUMNS / WARPS_ACROSS;
@@ -126,7 +127,7 @@ struct Fragments {
 
 // Eight outputs of a row from their sums.
 template <bool GATED> __device__ __forceinline__ void store_outputs(const GemmParams &p, u64 row, u64 column, const f32 *up, const f32 *gate) {
-    u32x4 line = {}, bias = {}, residual = {}, before = {};
+    u32x4 line[sizeof(y_element) / 2] = {}, bias = {}, residual = {}, before = {};
     u64 at = row * p.y_stride + column;
     if (p.vector) {
         if (p.bias) {
@@ -158,14 +159,19 @@ template <bool GATED> __device__ __forceinline__ void store_outputs(const GemmPa
             u32 both = residual.word[e / 2];
             value += p.vector ? (e % 2 ? high_half(both) : low_half(both)) : widen(p.residual[at + e]);
         }
-        if (p.vector) {
-            line.word[e / 2] |= u32(narrow<element>(value).bits) << e % 2 * 16;
+        if (!p.vector) {
+            ((y_element *)p.y)[at + e] = narrow<y_element>(value);
+        } else if constexpr (WIDE_Y) {
+            line[e / 4].word[e % 4] = __float_as_uint(value);
         } else {
-            p.y[at + e] = narrow<element>(value);
+            line[0].word[e / 2] |= u32(narrow<element>(value).bits) << e % 2 * 16;
         }
     }
     if (p.vector) {
-        *(u32x4 *)(p.y + at) = line;
+#pragma unroll
+        for (u32 i = 0; i < sizeof(y_element) / 2; i++) {
+            ((u32x4 *)((y_element *)p.y + at))[i] = line[i];
+        }
     }
 }
 

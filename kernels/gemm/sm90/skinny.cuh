@@ -11,6 +11,7 @@
 #include "ptx/mma.cuh"
 #include "ptx/wgmma.cuh"
 #include "gemm/outputs.cuh"
+#include "gemm/y_element.cuh"
 #include "gemm/sm90/skinny_ring.cuh"
 
 // What a product's epilogue adds to its sums besides: nothing. Adapters have their own (gemm/sm90/skinny_lora.cuh).
@@ -48,13 +49,18 @@ struct SkinnyOutputs {
 
     // Adds what `from` has in their places, an element a place as Y has them.
     __device__ __forceinline__ void add(const element *from, u32 block, f32 (&sum)[4]) const {
+        each(block, [&](u64 output, u32 token, u32 e) { sum[e] += widen(from[token * p.y_stride + output]); });
+    }
+
+    // work(output, token, e) for each of the four sums of an eight of tokens that has a place in Y.
+    template <class Work> __device__ __forceinline__ void each(u32 block, Work work) const {
         u32 lane = threadIdx.x % 32;
 #pragma unroll
         for (u32 e = 0; e < 4; e++) {
             u64 output = first + e / 2 * 8 + lane / 4;
             u32 token = block * 8 + lane % 4 * 2 + e % 2;
             if (output < last && token < p.rows) {
-                sum[e] += widen(from[token * p.y_stride + output]);
+                work(output, token, e);
             }
         }
     }
@@ -105,7 +111,13 @@ struct SkinnyOutputs {
                 add(p.residual, block(index), up[index]);
             }
         }
-        if (p.vector) {
+        if constexpr (WIDE_Y) {
+            // Where they are: eight outputs of a token, which a warp stores at once, are a sector of memory.
+#pragma unroll
+            for (u32 index = 0; index < COUNT; index++) {
+                each(block(index), [&](u64 output, u32 token, u32 e) { ((y_element *)p.y)[token * p.y_stride + output] = up[index][e]; });
+            }
+        } else if (p.vector) {
             store<true>(up, block);
         } else {
             store<false>(up, block);
@@ -115,8 +127,8 @@ struct SkinnyOutputs {
 
 // Of both warpgroups that multiply: the block's tiles. Where K is split, the sums of its one tile are left in `sum`; otherwise the
 // outputs are written.
-template <bool GATED, u32 CUT, u32 FORM, class Sums = NoSums>
-__device__ __forceinline__ void skinny_products(const GemmParams &p, u32 tile_rows, SkinnyRing &ring, f32 (&sum)[GATED ? 2 : 1][TOKENS / 2],
+template <bool GATED, u32 CUT, u32 FORM, class Sums = NoSums, class Share>
+__device__ __forceinline__ void skinny_products(const GemmParams &p, Share tile_rows, SkinnyRing &ring, f32 (&sum)[GATED ? 2 : 1][TOKENS / 2],
                                                 Sums sums = Sums()) {
     constexpr bool SPLIT = CUT != WHOLE;
     static_assert(SPLIT || (128 - SKINNY_ROWS) * LINE <= 2 * X_PART, "both warp groups read within the stage");
@@ -219,8 +231,8 @@ __device__ __forceinline__ void skinny_products(const GemmParams &p, u32 tile_ro
 
 // The end of a kernel, for all threads: where K was split, each block adds up its share of the tokens' sums and writes their
 // outputs. `multiplies`: of the warpgroups whose sums these are.
-template <u32 CUT, u32 FORM, class Sums = NoSums>
-__device__ __forceinline__ void skinny_end(const GemmParams &p, u32 tile_rows, SkinnyRing &ring, bool multiplies, const f32 (&sum)[TOKENS / 2],
+template <u32 CUT, u32 FORM, class Sums = NoSums, class Share>
+__device__ __forceinline__ void skinny_end(const GemmParams &p, Share tile_rows, SkinnyRing &ring, bool multiplies, const f32 (&sum)[TOKENS / 2],
                                            Sums sums = Sums()) {
     // Parts of K, and blocks of tokens that one warpgroup adds up.
     constexpr u32 PARTS = CUT == BY_BLOCKS ? 2 * SKINNY_CLUSTER : 2, BLOCKS = (TOKEN_BLOCKS + PARTS - 1) / PARTS;
@@ -297,8 +309,8 @@ __device__ __forceinline__ void skinny_end(const GemmParams &p, u32 tile_rows, S
 // A product by itself, for all threads of a block: one brings W, one X, two warpgroups multiply. `ahead`: W and bias, which no launch that may still
 // run writes, are read before the wait for the launch before. With an adapters' part only what reads that waits. The next launch may start at
 // once: it finds no room on an SM before this one's block there has ended, and asks for its own W then.
-template <bool GATED, u32 CUT, u32 FORM>
-__device__ __forceinline__ void skinny_gemm(const GemmParams &p, u32 tile_rows, u64 policy, bool ahead, char *shared) {
+template <bool GATED, u32 CUT, u32 FORM, class Share>
+__device__ __forceinline__ void skinny_gemm(const GemmParams &p, Share tile_rows, u64 policy, bool ahead, char *shared) {
     grid_launch_next();
     if (!ahead && !p.adds) {
         grid_wait();

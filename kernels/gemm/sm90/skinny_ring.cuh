@@ -62,6 +62,11 @@ struct SkinnyRing {
 // How K is split: not at all, over the blocks of a cluster and their warpgroups, or over the warpgroups of each block alone.
 enum SkinnyCut : u32 { WHOLE, BY_BLOCKS, BY_GROUPS };
 
+// Of a product in a launch of its own, whose clusters all have a share in it: a share is the rows of a tile. Of one among others there is another
+// (gemm/sm90/skinny_list.cu).
+__device__ __forceinline__ u64 cluster_of(u32) { return blockIdx.x / SKINNY_CLUSTER; }
+__device__ __forceinline__ u64 clusters_of(u32) { return gridDim.x / SKINNY_CLUSTER; }
+
 // What a block takes of a product.
 template <bool GATED, u32 CUT> struct SkinnyWork {
     static constexpr bool SPLIT = CUT == BY_BLOCKS;
@@ -70,8 +75,9 @@ template <bool GATED, u32 CUT> struct SkinnyWork {
     u32 begin, end, rank;
     u32 tile_rows;
 
-    __device__ __forceinline__ SkinnyWork(const GemmParams &p, u32 tile_rows) : columns(p.columns), rank(cluster_rank()), tile_rows(tile_rows) {
-        u64 cluster = blockIdx.x / SKINNY_CLUSTER, clusters = gridDim.x / SKINNY_CLUSTER, tiles = SPLIT ? 1 : SKINNY_CLUSTER;
+    template <class Share>
+    __device__ __forceinline__ SkinnyWork(const GemmParams &p, Share share) : columns(p.columns), rank(cluster_rank()), tile_rows(share) {
+        u64 cluster = cluster_of(share), clusters = clusters_of(share), tiles = SPLIT ? 1 : SKINNY_CLUSTER;
         first = cluster * tiles * tile_rows;
         next = clusters * tiles * tile_rows;
         u32 steps = u32((p.depth + DEPTH - 1) / DEPTH);
@@ -133,8 +139,8 @@ __device__ __forceinline__ void skinny_tokens_step(const GemmParams &p, const Sk
 
 // Of one thread, before the blocks have met: the first stages, W and X, of this block alone. `ahead`: W is asked for before the launch before has
 // ended, and X behind all of it then.
-template <bool GATED, u32 CUT>
-__device__ __forceinline__ void skinny_early(const GemmParams &p, u32 tile_rows, const SkinnyRing &ring, u64 policy, bool ahead) {
+template <bool GATED, u32 CUT, class Share>
+__device__ __forceinline__ void skinny_early(const GemmParams &p, Share tile_rows, const SkinnyRing &ring, u64 policy, bool ahead) {
     SkinnyWork<GATED, CUT> work(p, tile_rows);
     NothingBeside nothing;
     auto ask = [&](bool for_weights, bool for_tokens) {
@@ -158,8 +164,8 @@ __device__ __forceinline__ void skinny_early(const GemmParams &p, u32 tile_rows,
 }
 
 // Of one thread: brings W, as far ahead as there are stages. `early`: the first stages are on their way.
-template <bool GATED, u32 CUT>
-__device__ __forceinline__ void skinny_weights(const GemmParams &p, u32 tile_rows, SkinnyRing &ring, u64 policy, bool early = false) {
+template <bool GATED, u32 CUT, class Share>
+__device__ __forceinline__ void skinny_weights(const GemmParams &p, Share tile_rows, SkinnyRing &ring, u64 policy, bool early = false) {
     SkinnyWork<GATED, CUT> work(p, tile_rows);
     u32 left = early ? work.early() : 0;
     work.each([&](u64 row) {
@@ -176,8 +182,8 @@ __device__ __forceinline__ void skinny_weights(const GemmParams &p, u32 tile_row
 }
 
 // Of one thread: brings X, and what comes with it. `early` as above.
-template <bool GATED, u32 CUT, class Beside = NothingBeside>
-__device__ __forceinline__ void skinny_tokens(const GemmParams &p, u32 tile_rows, SkinnyRing &ring, bool early = false, Beside beside = Beside()) {
+template <bool GATED, u32 CUT, class Beside = NothingBeside, class Share>
+__device__ __forceinline__ void skinny_tokens(const GemmParams &p, Share tile_rows, SkinnyRing &ring, bool early = false, Beside beside = Beside()) {
     SkinnyWork<GATED, CUT> work(p, tile_rows);
     u32 left = early ? work.early() : 0;
     work.each([&](u64) {

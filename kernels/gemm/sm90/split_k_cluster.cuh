@@ -6,6 +6,7 @@
 #pragma once
 
 #include "gemm/sm90/mainloop.cuh"
+#include "gemm/y_element.cuh"
 
 // The sums of a block's tile, row by row. A row has eight more: those of four rows that a warp stores at once are then in other banks.
 template <u32 COLUMNS> struct TileSums {
@@ -48,11 +49,17 @@ __device__ __forceinline__ void add_elements(const element *from, f32 (&values)[
     }
 }
 
-__device__ __forceinline__ void store_elements(element *to, const f32 (&values)[1]) { *to = narrow<element>(values[0]); }
+__device__ __forceinline__ void store_elements(y_element *to, const f32 (&values)[1]) { *to = narrow<y_element>(values[0]); }
 
-__device__ __forceinline__ void store_elements(element *to, const f32 (&values)[8]) {
-    auto two = [&](u32 k) { return narrow2<element>(values[k], values[k + 1]); };
-    store_16(to, {two(0), two(2), two(4), two(6)});
+__device__ __forceinline__ void store_elements(y_element *to, const f32 (&values)[8]) {
+    if constexpr (WIDE_Y) {
+        auto bits = [&](u32 k) { return __float_as_uint(values[k]); };
+        store_16(to, {bits(0), bits(1), bits(2), bits(3)});
+        store_16(to + 4, {bits(4), bits(5), bits(6), bits(7)});
+    } else {
+        auto two = [&](u32 k) { return narrow2<element>(values[k], values[k + 1]); };
+        store_16(to, {two(0), two(2), two(4), two(6)});
+    }
 }
 
 // Writes the outputs of rows `from` to `to` of the tile at row `y`, column `first`, from the sums of the cluster's blocks. By the threads of both warpgroups.
@@ -94,7 +101,7 @@ __device__ __forceinline__ void finish_rows(const GemmParams &p, const Sums &own
             if (p.residual) {
                 add_elements(p.residual + place, values);
             }
-            store_elements(p.y + place, values);
+            store_elements((y_element *)p.y + place, values);
         }
     }
 }

@@ -6,8 +6,8 @@ use super::masks::Masks;
 use super::sampler::Drawn;
 use crate::backend::Backend;
 use crate::device::Slice;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::llm::model::read;
 use crate::llm::part::part;
 use crate::llm::sample::{Choice, History, SamplingParams, sample};
 use crate::llm::step::RequestId;
@@ -52,7 +52,7 @@ impl<D: Backend> Engine<D> {
             return Ok(None);
         }
         let vocabulary = u64::from(self.model.config.vocabulary);
-        let op = Sample::new(rows as u64, vocabulary).with_dtype(self.model.dtype);
+        let op = Sample::new(rows as u64, vocabulary);
         let logits = self.logits(rows)?;
         let drawn = self.draws.run(&mut self.model.session, op, &logits, &params, mask, later)?;
         if later {
@@ -64,14 +64,14 @@ impl<D: Backend> Engine<D> {
 
     /// The first rows of the arena's logits.
     fn logits(&self, rows: usize) -> Result<Slice<D>> {
-        part(&self.arena.logits, 0, rows as u64 * u64::from(self.model.config.vocabulary) * self.model.dtype.size())
+        part(&self.arena.logits, 0, rows as u64 * u64::from(self.model.config.vocabulary) * DType::F32.size())
     }
 
     /// The tokens of `wants`: those that the device drew, and those that are drawn now from the arena's logits.
     pub(super) fn chosen(&mut self, wants: &[Want], rows: usize, device: Option<&Drawn<D>>, mut masks: Masks) -> Result<Vec<(RequestId, Result<Choice>)>> {
         let logits = self.logits(rows)?;
         let row_bytes = logits.len() / rows.max(1) as u64;
-        let (dtype, session) = (self.model.dtype, &mut self.model.session);
+        let session = &mut self.model.session;
         let found = device.map_or_else(|| Ok(Vec::new()), |device| device.read(session))?;
         let mut drawn = Vec::with_capacity(wants.len());
         for want in wants {
@@ -85,7 +85,7 @@ impl<D: Backend> Engine<D> {
                 let (id, log_probability) = found[want.row];
                 u32::try_from(id).map(|token| Choice { token, log_probability: log_probability.into(), top: Vec::new() }).map_err(|_| nothing(ruled))
             } else {
-                let own = read(session, dtype, &part(&logits, want.row as u64 * row_bytes, row_bytes)?)?;
+                let own: Vec<f32> = session.download(&part(&logits, want.row as u64 * row_bytes, row_bytes)?)?;
                 let (prompt, answer) = live.tokens.split_at(live.prompt);
                 let mask = if ruled { masks.row(want.row) } else { None };
                 sample(&own, &live.sampling, History { prompt, answer }, mask)

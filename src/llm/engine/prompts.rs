@@ -6,8 +6,8 @@ use rayon::prelude::*;
 
 use super::batching::Engine;
 use crate::backend::Backend;
+use crate::dtype::DType;
 use crate::error::Result;
-use crate::llm::model::read;
 use crate::llm::part::part;
 use crate::llm::sample::{Choice, describe};
 use crate::llm::step::{RequestId, Step};
@@ -38,12 +38,12 @@ impl<D: Backend> Engine<D> {
                 }
             }
         }
-        let (vocabulary, dtype) = (self.model.config.vocabulary as usize, self.model.dtype);
+        let vocabulary = self.model.config.vocabulary as usize;
         for some in asked.chunks(self.arena.heads) {
             let rows: Vec<usize> = some.iter().map(|one| one.row).collect();
             self.logits_of(&rows)?;
-            let bytes = (some.len() * vocabulary) as u64 * dtype.size();
-            let logits = read(&mut self.model.session, dtype, &part(&self.arena.logits, 0, bytes)?)?;
+            let bytes = (some.len() * vocabulary) as u64 * DType::F32.size();
+            let logits: Vec<f32> = self.model.session.download(&part(&self.arena.logits, 0, bytes)?)?;
             let choices: Vec<Choice> =
                 some.par_iter().zip(logits.par_chunks_exact(vocabulary)).map(|(one, logits)| describe(logits, one.token, one.top)).collect();
             for (one, choice) in some.iter().zip(choices) {

@@ -31,7 +31,7 @@ impl<D: Backend> Engine<D> {
         counts.iter().copied().try_for_each(|count| self.make_logits(count))?;
         counts.extend(shapes.iter().filter(|shape| captured(shape)).map(|shape| shape.rows));
         for rows in counts {
-            let op = Sample::new(rows as u64, self.model.config.vocabulary.into()).with_dtype(self.model.dtype);
+            let op = Sample::new(rows as u64, self.model.config.vocabulary.into());
             self.draws.make(&self.model.session, op.clone().with_mask(true), false)?;
             self.draws.make(&self.model.session, op, self.ahead)?;
         }

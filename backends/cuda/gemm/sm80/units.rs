@@ -1,7 +1,7 @@
 //! The kernels of `kernels/gemm/sm80/tile.cu`: which of them a product may take, and the unit of each.
 
 use super::tile::MmaTile;
-use crate::backends::cuda::gemm::entry::{Entry, entry};
+use crate::backends::cuda::gemm::entry::{Entry, entry, widened};
 use crate::backends::cuda::gemm::problem::{HALVES, Product, gemm_header};
 use crate::backends::cuda::jit::{Unit, source};
 use crate::backends::cuda::runtime::queue::Queue;
@@ -37,9 +37,9 @@ impl MmaKernel {
         }
     }
 
-    /// The fallback for sm90 kernels, one of two. A multiple of 16 bytes is a multiple of 4 too.
+    /// The fallback for sm90 kernels, one of two, or the only one where outputs are wide. A multiple of 16 bytes is a multiple of 4 too.
     fn fallback(product: &Product<'_>) -> Self {
-        if product.width() == 2 { Self::Two } else { Self::Four }
+        if product.width() == 2 || product.wide { Self::Two } else { Self::Four }
     }
 
     /// Whether a product with these strides of X and of the weights, and this K, may take the kernel, wherever its operands start.
@@ -98,18 +98,39 @@ pub(crate) fn gated_fallback_units(dtype: DType) -> Vec<Unit> {
     [MmaKernel::Four, MmaKernel::Two].map(|kernel| kernel.unit(dtype, &FALLBACK, true)).into()
 }
 
+/// The unit of the fallback for a product with wide outputs, which takes any operands.
+pub(crate) fn wide_fallback_unit(dtype: DType) -> Unit {
+    widened(MmaKernel::Two.unit(dtype, &FALLBACK, false))
+}
+
+/// The kernels of a tile that a product with wide outputs may take: that for rows of whole multiples of 16 bytes, and the fallback for all others.
+pub(crate) fn wide_mma_units(dtype: DType, tile: &MmaTile, strides: [u64; 2], depth: u64) -> Vec<Unit> {
+    let own = MmaKernel::Sixteen.reads(strides, depth).then(|| widened(MmaKernel::Sixteen.unit(dtype, tile, false)));
+    own.into_iter().chain([wide_fallback_unit(dtype)]).collect()
+}
+
+/// Every kernel of these tiles with wide outputs.
+pub(crate) fn all_wide_mma_units(tiles: &[MmaTile]) -> Vec<Unit> {
+    let own = |dtype| tiles.iter().map(move |tile| widened(MmaKernel::Sixteen.unit(dtype, tile, false)));
+    HALVES.into_iter().flat_map(|dtype| own(dtype).chain([wide_fallback_unit(dtype)])).collect()
+}
+
 impl Product<'_> {
     /// Enqueues the tile's fastest kernel that reads the product's operands.
     ///
     /// # Safety
     /// The conditions of [`Plan::launch`] hold.
     pub(crate) unsafe fn launch_mma<O: Op>(&self, queue: &mut Queue, plan: &Plan<O>, tile: &MmaTile) -> Result<()> {
-        let entry = MmaKernel::of(self).entry(self.gate.is_some());
+        let kernel = MmaKernel::of(self);
+        if self.wide && kernel != MmaKernel::Sixteen {
+            // SAFETY: the caller's promise.
+            return unsafe { self.launch_fallback(queue, plan) };
+        }
         // SAFETY: the caller's promise.
-        unsafe { plan.launch(queue, entry.name(), &self.mma_launch(tile), &self.params()) }
+        unsafe { plan.launch(queue, kernel.entry(self.gate.is_some()).name(), &self.mma_launch(tile), &self.params()) }
     }
 
-    /// Enqueues one of [`fallback_units`], or of [`gated_fallback_units`].
+    /// Enqueues one of [`fallback_units`], or of [`gated_fallback_units`], or [`wide_fallback_unit`].
     ///
     /// # Safety
     /// The conditions of [`Plan::launch`] hold.

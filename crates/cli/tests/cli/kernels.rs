@@ -52,7 +52,7 @@ mod with_cuda {
     fn every_variant_is_listed() {
         let value = object(&run(&["kernels", "--json"]), "kernels");
         let variants = value["variants"].as_array().unwrap();
-        for op in ["codebook_gemm", "attention", "prefix_attention", "fused_mlp", "linear", "pointwise", "sample", "checksum"] {
+        for op in ["codebook_gemm", "attention", "prefix_attention", "fused_mlp", "linear", "grouped_linear", "pointwise", "sample", "checksum"] {
             assert!(variants.iter().any(|variant| variant["op"] == op && variant["variant"] == "simt"), "{op}");
         }
         for variant in variants {

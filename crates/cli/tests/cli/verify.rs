@@ -27,7 +27,7 @@ fn a_quick_run_counts_what_it_leaves_out() {
     assert_eq!(value["totals"]["left_out"].as_u64(), Some(counted));
     // Every operation has cases in it, every case a result, and each of the six tests is run or named.
     let cases = value["cases"].as_array().unwrap();
-    for operation in ["codebook_gemm", "attention", "prefix_attention", "fused_mlp", "linear", "pointwise", "sample", "checksum"] {
+    for operation in ["codebook_gemm", "attention", "prefix_attention", "fused_mlp", "linear", "grouped_linear", "pointwise", "sample", "checksum"] {
         assert!(cases.iter().any(|case| case["operation"] == operation), "{operation}");
     }
     assert!(cases.iter().all(|case| case["results"].as_array().unwrap().len() == 1));

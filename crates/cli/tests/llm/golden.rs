@@ -51,8 +51,12 @@ fn right(device: &Arc<AnyDevice>, dtype: DType, number: usize, most: f64) {
     let files = Files::open(&weights()).unwrap();
     let mut model = Model::open(device.clone(), &files, dtype).unwrap();
     let prompt = &golden().prompts[number];
-    let off = whole(&mut model, prompt);
+    let logits = whole(&mut model, prompt);
+    let off = prompt.off(&logits);
     assert!(off <= most, "all at once: off by {off:e}, {most:e} allowed");
+    if dtype != DType::F32 {
+        unrounded(dtype, prompt, &logits);
+    }
     let ids = prompt.teacher();
     let mut context = model.context(ids.len()).unwrap();
     let mut logits = model.run(&mut context, &ids[..prompt.ids.len()], 1).unwrap();
@@ -74,10 +78,27 @@ fn right(device: &Arc<AnyDevice>, dtype: DType, number: usize, most: f64) {
     assert!(off <= most, "continued: off by {off:e}, {most:e} allowed");
 }
 
-fn whole<D: Backend>(model: &mut Model<D>, prompt: &Prompt) -> f64 {
+fn whole<D: Backend>(model: &mut Model<D>, prompt: &Prompt) -> Vec<f32> {
     let ids = prompt.teacher();
     let mut context = model.context(ids.len()).unwrap();
-    prompt.off(&model.run(&mut context, &ids, prompt.count()).unwrap())
+    model.run(&mut context, &ids, prompt.count()).unwrap()
+}
+
+/// Logits of a model in 16 bits are sums of f32. Rounded to what the model computes in they would be further off, and many alike.
+fn unrounded(dtype: DType, prompt: &Prompt, logits: &[f32]) {
+    let rounded: Vec<f32> =
+        dtype.decode(&dtype.encode(&logits.iter().map(|&logit| logit.into()).collect::<Vec<_>>())).iter().map(|&logit| logit as f32).collect();
+    let alike = |logits: &[f32]| {
+        let mut bits: Vec<u32> = logits.iter().map(|logit| logit.to_bits()).collect();
+        bits.sort_unstable();
+        bits.dedup();
+        logits.len() - bits.len()
+    };
+    let (vocabulary, count) = (logits.len() / prompt.count(), prompt.count());
+    let of = |logits: &[f32]| logits.chunks_exact(vocabulary).map(alike).sum::<usize>() / count;
+    let (own, others) = (of(logits), of(&rounded));
+    println!("{dtype}: off by {:.4}, rounded {:.4}; of {vocabulary} logits {own} like another, rounded {others}", prompt.off(logits), prompt.off(&rounded));
+    assert!(own < others / 4, "{dtype}: of {vocabulary} logits {own} are like another, of rounded ones {others}");
 }
 
 /// The faults of a loader or a pass that are easily made. Each has to be seen.
@@ -118,7 +139,7 @@ fn faults(device: &Arc<AnyDevice>) {
         change(&mut config);
         let source = Changed { inner: files.weights.as_ref(), change: weights };
         let mut model = Model::new(device.clone(), config, &source, DType::F32).unwrap();
-        let off = whole(&mut model, &prompts[2]);
+        let off = prompts[2].off(&whole(&mut model, &prompts[2]));
         assert!(off > MOST, "{name} moves the logits by {off:e} only");
     }
 }

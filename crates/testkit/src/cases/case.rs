@@ -4,7 +4,7 @@ use super::draw::Draw;
 use crate::oracle::Define;
 use trifuse::dtype::DType;
 use trifuse::error::Result;
-use trifuse::ops::{Attention, Checksum, CodebookGemm, FusedMlp, Linear, Op, Pointwise, PrefixAttention, Sample};
+use trifuse::ops::{Attention, Checksum, CodebookGemm, FusedMlp, GroupedLinear, Linear, Op, Pointwise, PrefixAttention, Sample};
 
 /// Lengths at which tiles, warps and vector loads end, plus or minus one.
 pub(super) const EDGES: [u64; 10] = [1, 7, 31, 33, 127, 129, 255, 256, 257, 511];
@@ -27,6 +27,7 @@ pub enum Problem {
     PrefixAttention(Posed<PrefixAttention>),
     FusedMlp(Posed<FusedMlp>),
     Linear(Posed<Linear>),
+    GroupedLinear(Posed<GroupedLinear>),
     Pointwise(Posed<Pointwise>),
     Sample(Posed<Sample>),
     Checksum(Posed<Checksum>),
@@ -49,6 +50,7 @@ pub enum OpKind {
     PrefixAttention,
     FusedMlp,
     Linear,
+    GroupedLinear,
     Pointwise,
     Sample,
     Checksum,
@@ -56,8 +58,17 @@ pub enum OpKind {
 
 impl OpKind {
     /// Every operation.
-    pub const ALL: [Self; 8] =
-        [Self::CodebookGemm, Self::Attention, Self::PrefixAttention, Self::FusedMlp, Self::Linear, Self::Pointwise, Self::Sample, Self::Checksum];
+    pub const ALL: [Self; 9] = [
+        Self::CodebookGemm,
+        Self::Attention,
+        Self::PrefixAttention,
+        Self::FusedMlp,
+        Self::Linear,
+        Self::GroupedLinear,
+        Self::Pointwise,
+        Self::Sample,
+        Self::Checksum,
+    ];
 
     /// The operation's name.
     pub const fn name(self) -> &'static str {
@@ -67,6 +78,7 @@ impl OpKind {
             Self::PrefixAttention => PrefixAttention::NAME,
             Self::FusedMlp => FusedMlp::NAME,
             Self::Linear => Linear::NAME,
+            Self::GroupedLinear => GroupedLinear::NAME,
             Self::Pointwise => Pointwise::NAME,
             Self::Sample => Sample::NAME,
             Self::Checksum => Checksum::NAME,
@@ -83,6 +95,7 @@ impl Problem {
             Self::PrefixAttention(posed) => work.on(posed),
             Self::FusedMlp(posed) => work.on(posed),
             Self::Linear(posed) => work.on(posed),
+            Self::GroupedLinear(posed) => work.on(posed),
             Self::Pointwise(posed) => work.on(posed),
             Self::Sample(posed) => work.on(posed),
             Self::Checksum(posed) => work.on(posed),
@@ -97,6 +110,7 @@ impl Problem {
             Self::PrefixAttention(_) => OpKind::PrefixAttention,
             Self::FusedMlp(_) => OpKind::FusedMlp,
             Self::Linear(_) => OpKind::Linear,
+            Self::GroupedLinear(_) => OpKind::GroupedLinear,
             Self::Pointwise(_) => OpKind::Pointwise,
             Self::Sample(_) => OpKind::Sample,
             Self::Checksum(_) => OpKind::Checksum,
@@ -113,7 +127,7 @@ macro_rules! from_posed {
         }
     )* };
 }
-from_posed! { CodebookGemm Attention PrefixAttention FusedMlp Linear Pointwise Sample Checksum }
+from_posed! { CodebookGemm Attention PrefixAttention FusedMlp Linear GroupedLinear Pointwise Sample Checksum }
 
 type Build = dyn Fn(&mut Draw) -> Result<Problem> + Send + Sync;
 

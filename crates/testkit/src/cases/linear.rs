@@ -38,7 +38,7 @@ impl Posed<Linear> {
     }
 }
 
-fn case(name: impl std::fmt::Display, op: Linear) -> Case {
+pub(super) fn case(name: impl std::fmt::Display, op: Linear) -> Case {
     Case::new(OpKind::Linear, format!("{name}_{}", op.dtype), move |draw| Ok(Posed::<Linear>::draw(op.clone(), draw).into()))
 }
 

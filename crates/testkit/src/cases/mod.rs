@@ -16,7 +16,9 @@ mod checksum;
 mod codebook_gemm;
 mod draw;
 mod fused_mlp;
+mod grouped_linear;
 mod linear;
+mod linear_wide;
 mod lora;
 mod pointwise;
 mod prefix_attention;
@@ -40,6 +42,8 @@ pub fn all() -> Vec<Case> {
     cases.extend(prefix_attention::cases());
     cases.extend(fused_mlp::cases());
     cases.extend(linear::cases());
+    cases.extend(linear_wide::cases());
+    cases.extend(grouped_linear::cases());
     cases.extend(pointwise::cases());
     cases.extend(sample::cases());
     cases.extend(checksum::cases());

@@ -19,7 +19,7 @@ use crate::cases::{Case, OpKind, Posed, Problem};
 use crate::tolerance::{Expected, Metrics, expect};
 use trifuse::backend::{Backend, Kernel};
 use trifuse::error::{Error, Result};
-use trifuse::ops::{Attention, Checksum, CodebookGemm, FusedMlp, Linear, Pointwise, PrefixAttention, Sample};
+use trifuse::ops::{Attention, Checksum, CodebookGemm, FusedMlp, GroupedLinear, Linear, Pointwise, PrefixAttention, Sample};
 use trifuse::session::Session;
 
 /// Where a case's operands and answers come from.
@@ -128,6 +128,7 @@ pub fn variants<D: Backend>(device: &D, kind: OpKind) -> &'static [&'static str]
         OpKind::PrefixAttention => Kernel::<PrefixAttention>::variants(device),
         OpKind::FusedMlp => Kernel::<FusedMlp>::variants(device),
         OpKind::Linear => Kernel::<Linear>::variants(device),
+        OpKind::GroupedLinear => Kernel::<GroupedLinear>::variants(device),
         OpKind::Pointwise => Kernel::<Pointwise>::variants(device),
         OpKind::Sample => Kernel::<Sample>::variants(device),
         OpKind::Checksum => Kernel::<Checksum>::variants(device),
@@ -145,6 +146,7 @@ pub fn configs<D: Backend>(session: &Session<D>, subject: &Subject, variant: &st
         Problem::PrefixAttention(posed) => session.configs(&posed.op),
         Problem::FusedMlp(posed) => session.configs(&posed.op),
         Problem::Linear(posed) => session.configs(&posed.op),
+        Problem::GroupedLinear(posed) => session.configs(&posed.op),
         Problem::Pointwise(posed) => session.configs(&posed.op),
         Problem::Sample(posed) => session.configs(&posed.op),
         Problem::Checksum(posed) => session.configs(&posed.op),
@@ -161,6 +163,7 @@ pub fn plan_ahead<D: Backend>(device: &D, problem: &Problem) {
         Problem::PrefixAttention(posed) => drop(Kernel::plan(device, &posed.op, None)),
         Problem::FusedMlp(posed) => drop(Kernel::plan(device, &posed.op, None)),
         Problem::Linear(posed) => drop(Kernel::plan(device, &posed.op, None)),
+        Problem::GroupedLinear(posed) => drop(Kernel::plan(device, &posed.op, None)),
         Problem::Pointwise(posed) => drop(Kernel::plan(device, &posed.op, None)),
         Problem::Sample(posed) => drop(Kernel::plan(device, &posed.op, None)),
         Problem::Checksum(posed) => drop(Kernel::plan(device, &posed.op, None)),
@@ -206,6 +209,7 @@ pub fn run_drawn<D: Backend>(session: &mut Session<D>, subject: &Subject, proble
         Problem::PrefixAttention(posed) => run_posed(session, subject, problem, posed, variant, mode),
         Problem::FusedMlp(posed) => run_posed(session, subject, problem, posed, variant, mode),
         Problem::Linear(posed) => run_posed(session, subject, problem, posed, variant, mode),
+        Problem::GroupedLinear(posed) => run_posed(session, subject, problem, posed, variant, mode),
         Problem::Pointwise(posed) => run_posed(session, subject, problem, posed, variant, mode),
         Problem::Sample(posed) => run_posed(session, subject, problem, posed, variant, mode),
         Problem::Checksum(posed) => run_posed(session, subject, problem, posed, variant, mode),

@@ -1,7 +1,7 @@
 use super::Stage;
 use crate::oracle::attention::{HostForm, output_rows, span};
 use crate::oracle::codebook_gemm::{FactorHost, Host as CodebookHost};
-use crate::oracle::{Define, attention, checksum, fused_mlp, linear, pointwise, prefix_attention, sample};
+use crate::oracle::{Define, attention, checksum, fused_mlp, grouped_linear, linear, pointwise, prefix_attention, sample};
 use trifuse::backend::Backend;
 use trifuse::device::{Device, Slice};
 use trifuse::dtype::DType;
@@ -10,8 +10,8 @@ use trifuse::ops::attention::{Attention, AttentionArgs, AttentionIndex};
 use trifuse::ops::codebook_gemm::{CodebookGemm, CodebookGemmArgs, CodebookSliceArgs, FactorArgs};
 use trifuse::ops::prefix_attention::FactorsArgs;
 use trifuse::ops::{
-    Checksum, ChecksumArgs, FusedMlp, FusedMlpArgs, Linear, LinearArgs, NormArgs, Pointwise, PointwiseArgs, PrefixAttention, PrefixAttentionArgs, Sample,
-    SampleArgs,
+    Checksum, ChecksumArgs, FusedMlp, FusedMlpArgs, GroupedLinear, GroupedLinearArgs, Linear, LinearArgs, NormArgs, Pointwise, PointwiseArgs, PrefixAttention,
+    PrefixAttentionArgs, Sample, SampleArgs,
 };
 use trifuse::session::Session;
 
@@ -36,7 +36,7 @@ pub trait Upload: Define {
 impl Upload for Linear {
     fn upload<D: Device>(&self, host: &linear::Host, session: &mut Session<D>, stage: &mut Stage<D>) -> Result<LinearArgs<D>> {
         let x = stage.rows(session, "x", self.dtype, &host.x, [self.d_in, self.x_stride])?;
-        let y = stage.output(session, "y", self.dtype, (self.tokens * self.d_out) as usize)?;
+        let y = stage.output(session, "y", self.y_dtype(), (self.tokens * self.d_out) as usize)?;
         let delta = match (&self.delta, &host.delta) {
             (Some(op), Some(delta)) => {
                 let mut parts = Vec::new();
@@ -71,6 +71,23 @@ impl Upload for Linear {
         session.prepare(&plan, &prepared, own)?;
         own.prepared = Some(prepared);
         Ok(true)
+    }
+}
+
+impl Upload for GroupedLinear {
+    fn upload<D: Device>(&self, host: &grouped_linear::Host, session: &mut Session<D>, stage: &mut Stage<D>) -> Result<GroupedLinearArgs<D>> {
+        let mut problems: Vec<LinearArgs<D>> = Vec::new();
+        for (number, (problem, own)) in self.problems.iter().zip(&host.problems).enumerate() {
+            let mut args = problem.upload(own, session, stage)?;
+            // Products of one x share it, as they do in a model.
+            let mut before = self.problems.iter().zip(&host.problems).zip(&problems).take(number);
+            let same = before.find(|((other, of), _)| of.x == own.x && (other.d_in, other.x_stride) == (problem.d_in, problem.x_stride));
+            if let Some((_, there)) = same {
+                args.x = there.x.clone();
+            }
+            problems.push(args);
+        }
+        Ok(GroupedLinearArgs::new(problems))
     }
 }
 

@@ -11,7 +11,8 @@ use trifuse::ops::codebook_gemm::{CodebookSliceArgs, FactorArgs};
 use trifuse::ops::index::{AdapterCodes, Codes, CodesShape, Index, PageShape, PageTable, TokenAdapters};
 use trifuse::ops::pointwise::Kind;
 use trifuse::ops::{
-    Activation, Attention, AttentionArgs, CodeWidth, CodebookGemm, CodebookGemmArgs, FusedMlp, FusedMlpArgs, Linear, LinearArgs, Op, Pointwise, PointwiseArgs,
+    Activation, Attention, AttentionArgs, CodeWidth, CodebookGemm, CodebookGemmArgs, FusedMlp, FusedMlpArgs, GroupedLinear, GroupedLinearArgs, Linear,
+    LinearArgs, Op, Pointwise, PointwiseArgs,
 };
 use trifuse::session::{Plan, Session};
 use trifuse::{DType, Error, Result};
@@ -135,6 +136,12 @@ fn operations<B: Backend>(session: &mut Session<B>, dtype: DType) -> Result<(Vec
         let op = Linear::new(dtype, [tokens, wide, wide]).with_bias(true).with_residual(true);
         all.push(draw(session.plan(op)?, move |at| {
             LinearArgs::new(at.any(rows), at.usual(wide * wide), at.any(rows)).with_bias(Some(at.any(wide))).with_residual(Some(at.any(rows)))
+        }));
+        let op = GroupedLinear::new(vec![Linear::new(dtype, [tokens, wide, wide]); 2]);
+        all.push(draw(session.plan(op)?, move |at| {
+            let x = at.any(rows);
+            let own = |at: &mut Places<B>| LinearArgs::new(x.clone(), at.usual(wide * wide), at.any(rows));
+            GroupedLinearArgs::new(vec![own(at), own(at)])
         }));
         let op = FusedMlp::new(dtype, [tokens, wide, wide, wide], Activation::Silu).with_residual(true);
         all.push(draw(session.plan(op)?, move |at| {

@@ -72,10 +72,12 @@ fn by_any_kernel<B: Backend>(device: &Arc<B>) -> Result<()> {
     let mut session = Session::new(device.clone())?;
     let small = session.caps().multiprocessors < 32;
     let (steps, products) = if small { (&STEPS[..SMALL[0]], &DECODERS[..SMALL[1]]) } else { (&STEPS[..], &DECODERS[..]) };
-    for dtype in DType::ALL {
+    for (dtype, wide) in [(DType::F16, false), (DType::BF16, false), (DType::F32, false), (DType::F16, true), (DType::BF16, true)] {
         for &[outputs, depth] in products {
             let stride = dtype.row_stride(depth);
-            let op = |rows| Linear::new(dtype, [rows, depth, outputs]).with_padded_weights().with_x_stride(stride).with_batch_invariant(true);
+            let op = |rows| {
+                Linear::new(dtype, [rows, depth, outputs]).with_padded_weights().with_x_stride(stride).with_batch_invariant(true).with_wide_outputs(wide)
+            };
             // A device that lacks a type says so.
             if session.plan(op(steps[0])).is_err() && dtype != DType::F32 {
                 continue;
@@ -86,14 +88,14 @@ fn by_any_kernel<B: Backend>(device: &Arc<B>) -> Result<()> {
             let mut first: Option<Vec<u8>> = None;
             for &rows in steps {
                 let x = x.sub_slice(0, rows * stride * dtype.size()).expect("rows of x");
-                let y = session.alloc(rows * outputs * dtype.size())?;
+                let y = session.alloc(rows * outputs * op(rows).y_dtype().size())?;
                 for config in session.configs(&op(rows)) {
                     let plan = session.plan_variant(op(rows), Some(&config))?;
                     session.run(&plan, &LinearArgs::new(x.clone(), w.clone(), y.clone()))?;
                     let mut found = session.read(&y)?;
-                    found.truncate((STEPS[0] * outputs * dtype.size()) as usize);
+                    found.truncate((STEPS[0] * outputs * op(rows).y_dtype().size()) as usize);
                     let expected = first.get_or_insert_with(|| found.clone());
-                    assert!(*expected == found && found.iter().any(|&byte| byte != 0), "{rows} × {outputs} × {depth} {dtype}, {config}");
+                    assert!(*expected == found && found.iter().any(|&byte| byte != 0), "{rows} × {outputs} × {depth} {dtype}, wide {wide}, {config}");
                 }
             }
         }

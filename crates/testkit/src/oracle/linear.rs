@@ -67,6 +67,8 @@ impl Define for Linear {
         let x = normed.as_ref().unwrap_or(&host.x);
         let (gates, w) = host.w.split_at(if self.gated { d_out * d_in } else { 0 });
         let gate = self.gated.then(|| products(x, gates, d_in, rounding, |_, _, value| self.activation.map_or(value, |own| activate(own, value, rounding))));
+        // Wide outputs are f32, which every step is rounded to.
+        let keep = |value: f64| if self.wide_outputs { rounding.step(value) } else { rounding.keep(value) };
         let mut y = products(x, w, d_in, rounding, |t, n, value| {
             if let Some(gate) = &gate {
                 let value = gate[t * d_out + n] * value;
@@ -76,7 +78,7 @@ impl Define for Linear {
             let value = delta[t].as_ref().map_or(value, |delta| rounding.step(value + delta[n]));
             let value = self.activation.map_or(value, |activation| activate(activation, value, rounding));
             let value = host.residual.as_ref().map_or(value, |residual| rounding.step(value + residual[t * d_out + n]));
-            rounding.keep(value)
+            keep(value)
         });
         if let (Some(eps), Some([weight, bias])) = (self.norm, &host.norm) {
             for row in y.chunks_exact_mut(d_out) {
@@ -84,7 +86,7 @@ impl Define for Linear {
                 row.copy_from_slice(&normed);
             }
         }
-        Ok(vec![Output::packed("y", self.dtype, y)])
+        Ok(vec![Output::packed("y", self.y_dtype(), y)])
     }
 
     fn disordered(&self, host: &Host) -> Vec<(&'static str, Host)> {

@@ -9,6 +9,7 @@ pub mod attention;
 pub mod checksum;
 pub mod codebook_gemm;
 pub mod fused_mlp;
+pub mod grouped_linear;
 pub mod layer;
 pub mod linear;
 pub mod pointwise;
