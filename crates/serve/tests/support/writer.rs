@@ -10,14 +10,13 @@ use trifuse::DType;
 use trifuse::adapters::encode::{EncodeOptions, Source, encode};
 use trifuse::adapters::encoded::{Matrix, Population, Rung};
 use trifuse::adapters::peft::Lora;
-use trifuse::backend::Backend;
-use trifuse::backends::cpu::Cpu;
-use trifuse::device::Open;
+use trifuse::backends::AnyDevice;
 use trifuse::llm::engine::{Engine, EngineOptions};
 use trifuse::llm::{Config, Files, Model};
 use trifuse_serve::queueing::registry::Generation;
 use trifuse_serve::{EngineOn, LanguageModel, Speech};
 
+use super::backend;
 use super::tiny::{Tensor, store, values};
 
 const HIDDEN: usize = 32;
@@ -86,17 +85,18 @@ fn population(config: &Config) -> Population {
 
 /// The model as a server takes it: each answer has the bits that it has alone.
 pub fn model(folder: &Path) -> LanguageModel {
-    model_on(folder, vec![Cpu::open(0).unwrap()])
+    model_on(folder, vec![backend::open()])
 }
 
 /// The same on these devices.
-pub fn model_on<D: Backend>(folder: &Path, devices: Vec<D>) -> LanguageModel {
+pub fn model_on(folder: &Path, devices: Vec<AnyDevice>) -> LanguageModel {
     let files = Files::open(folder).unwrap();
     let options = EngineOptions::default().with_page(8).with_cache_bytes(16 << 20).with_seats(16).with_context(Some(256)).with_invariant(true);
-    let engine = |device: D| {
-        let model = Model::open(Arc::new(device), &files, DType::F32).unwrap();
+    let engine = |device: AnyDevice| {
+        let dtype = backend::dtype(&device);
+        let model = Model::open(Arc::new(device), &files, dtype).unwrap();
         let engine = Engine::new(model, options, Some(Box::new(population(&files.config)))).unwrap();
-        EngineOn::start("cpu:0", engine).unwrap()
+        EngineOn::start(backend::name(), engine).unwrap()
     };
     let engines = devices.into_iter().map(engine).collect();
     let generation = |name: &&str| Generation { alias: (*name).into(), content: format!("{name}-1"), adapter: (*name).into(), about: None };
@@ -108,7 +108,7 @@ pub fn model_on<D: Backend>(folder: &Path, devices: Vec<D>) -> LanguageModel {
 /// What the base writes behind a prompt where nothing else runs: always the most probable token.
 pub fn alone(folder: &Path, prompts: &[Vec<u32>], most: usize) -> Vec<String> {
     let files = Files::open(folder).unwrap();
-    let mut model = Model::open(Arc::new(Cpu::open(0).unwrap()), &files, DType::F32).unwrap();
+    let mut model = Model::open(Arc::new(backend::open()), &files, DType::F32).unwrap();
     let mut write = |prompt: &Vec<u32>| {
         let mut context = model.context(prompt.len() + most).unwrap();
         let (mut logits, mut ids) = (model.run(&mut context, prompt, 1).unwrap(), Vec::new());
