@@ -67,6 +67,9 @@ pub struct Args {
     /// Give each request of a language model the bits that it has alone, whatever runs beside it (slower where few run)
     #[arg(long)]
     pub invariant: bool,
+    /// Make all that requests need before the port opens: plans, compiled code, graphs, memory. An encoder on a GPU does so without it
+    #[arg(long)]
+    pub warm: bool,
     /// The longest estimated wait, in seconds, at which a request is let in; behind it the answer is 429
     #[arg(long, default_value_t = 2.0, value_name = "SECONDS", value_parser = seconds)]
     pub max_wait: f64,

@@ -84,7 +84,7 @@ pub fn run(args: &Args, devices: &Devices, output: &Output) -> Result<Outcome> {
             let room = args.adapter_root.as_ref().map(|_| args.adapter_room);
             let open = |device: &Choice| {
                 let (model, adapters, notes) = (model.clone(), args.adapters.clone(), notes.clone());
-                let job = Open { model, adapters, room, dtype: args.dtype, batch_tokens: args.batch_tokens, notes };
+                let job = Open { model, adapters, room, dtype: args.dtype, batch_tokens: args.batch_tokens, warm: args.warm, notes };
                 let own = device.clone();
                 let open: trifuse_serve::Open = Box::new(move || job.on(own.open_any()?));
                 Ok((device_name(device)?, open))
@@ -153,6 +153,8 @@ struct Open {
     room: Option<u32>,
     dtype: Option<DType>,
     batch_tokens: Option<u32>,
+    /// Whether it is to have run in every shape before the first request.
+    warm: bool,
     /// What is to be told of it.
     notes: Sender<String>,
 }
@@ -162,7 +164,7 @@ impl Open {
         let note = |text: String| drop(self.notes.send(text));
         let (backend, hints) = (device.backend(), device.hints());
         let dtype = self.dtype.or(hints.dtype).unwrap_or(DType::F32);
-        let warm = device.caps().kind != Kind::Cpu;
+        let warm = self.warm || device.caps().kind != Kind::Cpu;
         let folder = find(&self.model)?;
         let reserve = self.room.unwrap_or(0);
         let mut encoder = Encoder::open(Arc::new(device), &folder, EncoderOptions { dtype, reserve, ..EncoderOptions::default() })?;
