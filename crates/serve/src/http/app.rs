@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use axum::http::HeaderMap;
 use tokio::sync::Semaphore;
 
+use super::meters::Meters;
 use crate::account::Account;
 use crate::config::Config;
 use crate::embeddings::{Embeddings, Shared};
@@ -46,6 +47,8 @@ pub struct App {
     pub config: Config,
     /// Who may ask now.
     keys: RwLock<Keys>,
+    /// What they have asked for.
+    pub meters: Meters,
     /// Clock, metrics and ledger.
     pub shared: Shared,
     /// The model that embeds, where there is one.
@@ -86,6 +89,7 @@ impl App {
         Self {
             config,
             keys,
+            meters: Meters::default(),
             shared,
             embeddings,
             generator,

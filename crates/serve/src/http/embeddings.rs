@@ -141,10 +141,13 @@ pub async fn embeddings(State(app): State<Arc<App>>, caller: Caller, request: Re
         tokio::task::spawn_blocking(move || tokens(&own, input, truncate)).await.map_err(|_| Fault::internal())??
     };
     let count: usize = tokens.iter().map(Vec::len).sum();
+    let meter = app.meter(caller.tenant);
+    meter.as_ref().map_or(Ok(()), |meter| meter.prompt(count))?;
     let sentences =
         tokens.into_iter().zip(models.iter().cloned()).map(|(ids, adapter)| Sentence { ids, adapter, spent: Arc::clone(caller.account.spent()) }).collect();
     let (answer, answered) = oneshot::channel();
-    let waiter = embeddings.enter(caller.tenant, sentences, deadline, Box::new(move |result| drop(answer.send(result))))?;
+    let entered = embeddings.enter(caller.tenant, sentences, deadline, Box::new(move |result| drop(answer.send(result))));
+    let waiter = entered.inspect_err(|_| meter.iter().for_each(|meter| meter.back(count)))?;
     count_names(&app, embeddings, &models);
     let rows = answered.await.map_err(|_| Fault::internal())??;
     drop(waiter);

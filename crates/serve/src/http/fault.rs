@@ -146,6 +146,13 @@ impl Fault {
         Self { retry_after: Some(Duration::from_secs(1)), close: true, ..fault }
     }
 
+    /// The key has asked for as much as it may a second.
+    pub fn rate(most: u32, what: &str, wait: Duration) -> Self {
+        let message = format!("expected at most {most} {what} a second of this key, found more; ask again in {:.1} s", wait.as_secs_f64());
+        let fault = Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", "rate_limit_exceeded", message);
+        Self { retry_after: Some(wait), ..fault }
+    }
+
     /// The body is of another type.
     pub fn media_type(expected: &str, found: &str) -> Self {
         let found: String = found.chars().take(100).collect();

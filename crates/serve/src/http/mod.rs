@@ -16,6 +16,7 @@ pub mod health;
 pub mod inputs;
 pub mod kserve;
 pub mod logprobs;
+pub mod meters;
 mod missing;
 pub mod models;
 pub mod page;

@@ -53,9 +53,12 @@ pub async fn embed(ask: Ask, embeddings: &Embeddings, lease: Option<Lease<Copies
         return Err(Fault::invalid("invalid_value", message));
     }
     let count: usize = rows.iter().map(Vec::len).sum();
+    let meter = app.meter(tenant);
+    meter.as_ref().map_or(Ok(()), |meter| meter.prompt(count))?;
     let sentences = rows.into_iter().map(|ids| Sentence { ids, adapter: lease.clone(), spent: Arc::clone(account.spent()) }).collect();
     let (answer, answered) = oneshot::channel();
-    let waiter = embeddings.enter(tenant, sentences, deadline, Box::new(move |result| drop(answer.send(result))))?;
+    let entered = embeddings.enter(tenant, sentences, deadline, Box::new(move |result| drop(answer.send(result))));
+    let waiter = entered.inspect_err(|_| meter.iter().for_each(|meter| meter.back(count)))?;
     let vectors = answered.await.map_err(|_| Fault::internal())??;
     drop(waiter);
     app.shared.metrics.tokens(count, 0);
