@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use trifuse::DType;
 
+use super::again::OnLoss;
 use crate::cli::values;
 
 /// Arguments of `serve`.
@@ -79,6 +80,9 @@ pub struct Args {
     /// Threads that serve connections, and as many that tokenize; by default one a core
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub threads: Option<u16>,
+    /// What becomes of the process once all its devices are lost: it ends, or begins anew by itself where it has served for a minute
+    #[arg(long, value_enum, default_value = "exit", value_name = "WHAT")]
+    pub on_device_loss: OnLoss,
     /// How long requests are still taken once the program is asked to end, in seconds
     #[arg(long, default_value_t = 5.0, value_name = "SECONDS", value_parser = seconds)]
     pub drain_delay: f64,

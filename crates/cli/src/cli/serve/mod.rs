@@ -1,5 +1,6 @@
 //! `serve`: a model and its adapters over HTTP, until the program is asked to end.
 
+mod again;
 mod args;
 mod contents;
 mod renewal;
@@ -12,7 +13,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use trifuse::adapters::engine::AdapterId;
@@ -53,6 +54,7 @@ struct Served {
 
 /// Serves until a signal comes, and then until what is under way has ended.
 pub fn run(args: &Args, devices: &Devices, output: &Output) -> Result<Outcome> {
+    args.on_device_loss.check()?;
     let interrupt = Interrupt::listen()?;
     let renewal = Renewal::of(args.api_key_file.as_deref())?;
     let mut config = Config::new(args.listen);
@@ -104,6 +106,7 @@ pub fn run(args: &Args, devices: &Devices, output: &Output) -> Result<Outcome> {
     }
     let name = names.join(", ");
     let handle = Server::serve(config, models)?;
+    let began = Instant::now();
     told.try_iter().for_each(|note| output.note(note));
     output.note(format_args!("{name} is served on http://{}", handle.addr()));
     #[cfg(feature = "grpc")]
@@ -118,6 +121,10 @@ pub fn run(args: &Args, devices: &Devices, output: &Output) -> Result<Outcome> {
     let [finished, failed, cancelled, expired] = End::ALL.map(|end| ledger.ended(end));
     let served = Served { listen: handle.addr(), model: name, accepted: ledger.accepted(), finished, failed, cancelled, expired };
     handle.wait();
+    if ended.is_err() && args.on_device_loss.reopens(began.elapsed()) {
+        output.note("all devices are lost; the server begins anew");
+        return Err(again::begin());
+    }
     ended?;
     output.report(&served)?;
     Ok(Outcome::Right)
