@@ -23,7 +23,7 @@ use super::writing::{Chunks, Writing, model, usage};
 const MOST_TOP: u64 = 20;
 
 /// What is asked for.
-struct Ask {
+pub struct Ask {
     model: String,
     messages: Vec<Message>,
     logprobs: bool,
@@ -31,7 +31,11 @@ struct Ask {
 }
 
 impl Ask {
-    fn read(body: &[u8]) -> Result<Self, Fault> {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// It is not sound.
+    pub fn read(body: &[u8]) -> Result<Self, Fault> {
         let mut fields = Fields::read(body)?;
         let name = fields.string("model")?.ok_or_else(|| Fault::expected("model", "the name of a model", "nothing"))?;
         let messages = messages(fields.needed("messages", "an array of messages")?)?;

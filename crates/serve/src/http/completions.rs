@@ -25,7 +25,7 @@ const MAX_TOKENS: usize = 16;
 const MOST_TOP: u64 = 5;
 
 /// What is asked for.
-struct Ask {
+pub struct Ask {
     model: String,
     prompts: Vec<Input>,
     echo: bool,
@@ -34,7 +34,11 @@ struct Ask {
 }
 
 impl Ask {
-    fn read(body: &[u8], most: usize) -> Result<Self, Fault> {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// It is not sound.
+    pub fn read(body: &[u8], most: usize) -> Result<Self, Fault> {
         let mut fields = Fields::read(body)?;
         let name = fields.string("model")?.ok_or_else(|| Fault::expected("model", "the name of a model", "nothing"))?;
         let prompts = inputs("prompt", fields.needed("prompt", "a string, strings, ids or arrays of ids")?, most)?;

@@ -26,7 +26,7 @@ use crate::line::{Copies, Sentence};
 use crate::queueing::registry::{Lease, Model};
 
 /// What is asked for.
-struct Ask {
+pub struct Ask {
     model: String,
     input: Vec<Input>,
     base64: bool,
@@ -36,7 +36,11 @@ struct Ask {
 }
 
 impl Ask {
-    fn read(body: &[u8], most: usize) -> Result<Self, Fault> {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// It is not sound.
+    pub fn read(body: &[u8], most: usize) -> Result<Self, Fault> {
         let mut fields = Fields::read(body)?;
         let ask = Self {
             model: fields.string("model")?.ok_or_else(|| Fault::expected("model", "the name of a model", "nothing"))?,

@@ -3,6 +3,7 @@
 pub mod activity;
 pub mod adapters;
 pub mod app;
+pub mod bodies;
 pub mod body;
 pub mod caller;
 pub mod caught;

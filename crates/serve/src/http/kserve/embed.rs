@@ -18,7 +18,10 @@ use crate::line::{Copies, Sentence};
 use crate::queueing::registry::Lease;
 
 /// The inputs `ids` and `lengths`, and the output.
-fn parts(mut request: Request) -> Sound<(Tensor, Option<Tensor>, Wanted)> {
+///
+/// # Errors
+/// Others, or of another type.
+pub fn parts(mut request: Request) -> Sound<(Tensor, Option<Tensor>, Wanted)> {
     let ids = request.input("ids").ok_or_else(|| Error::invalid("inputs", "ids", "none of that name"))?;
     let lengths = request.input("lengths");
     [Some(&ids), lengths.as_ref()].into_iter().flatten().try_for_each(|tensor| tensor.must_be(&[Datatype::Int32]))?;
