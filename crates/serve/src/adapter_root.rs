@@ -7,11 +7,12 @@ use serde_json::Value;
 use trifuse::adapters::bundle::Bundle;
 use trifuse::adapters::encode::{EncodeOptions, Source, encode};
 use trifuse::adapters::encoded::{EncodedAdapter, EncodedFactor, EncodedProjection, Matrix, Rung};
-use trifuse::adapters::peft::{CONFIG_FILE, LoraAdapter, TENSOR_FILE};
+use trifuse::adapters::peft::LoraAdapter;
 use trifuse::{Error, Result};
 
-use crate::content::content;
+use crate::content::{content, of_folder};
 use crate::keeper::Found;
+use crate::queueing::registry::Beside;
 
 /// A folder. Nothing outside it is read, whatever links lie in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,8 +34,7 @@ impl AdapterRoot {
     /// A path that leads outside; what is no adapter, or cannot be read.
     pub fn read(&self, path: &str, entry: &str) -> Result<Found> {
         let place = self.place(path)?;
-        let (content, adapter) = if place.is_file() { bundled(&place, entry)? } else { folder(&place)? };
-        Ok(Found { content, adapter })
+        if place.is_file() { bundled(&place, entry) } else { folder(&place) }
     }
 
     /// The place of a path below the folder. What lies outside is refused in the same words whether it is there or not.
@@ -47,16 +47,15 @@ impl AdapterRoot {
     }
 }
 
-fn folder(place: &Path) -> Result<(String, EncodedAdapter)> {
+fn folder(place: &Path) -> Result<Found> {
     let LoraAdapter { name, config, modules, .. } = LoraAdapter::open(place)?;
-    let files = [CONFIG_FILE, TENSOR_FILE].map(|file| place.join(file));
-    let content = content(files.iter().map(PathBuf::as_path), "")?;
+    let (content, beside) = of_folder(place)?;
     let plain = EncodeOptions { rungs: Some(vec![Rung::Plain]), ..EncodeOptions::default() };
     let mut population = encode(&[Source { name: &name, config: &config, modules: &modules }], &plain, &|_, _| {})?;
-    Ok((content, population.remove(&name)?))
+    Ok(Found { content, adapter: population.remove(&name)?, beside })
 }
 
-fn bundled(place: &Path, entry: &str) -> Result<(String, EncodedAdapter)> {
+fn bundled(place: &Path, entry: &str) -> Result<Found> {
     let bundle = Bundle::open(place)?;
     let EncodedAdapter { config, projections } = bundle.adapter(entry)?;
     let content = content([place], entry)?;
@@ -67,7 +66,7 @@ fn bundled(place: &Path, entry: &str) -> Result<(String, EncodedAdapter)> {
         let EncodedProjection { scaling, certificate, .. } = projection;
         unpacked.projections.insert(path, EncodedProjection { input: narrow(a.transposed()), core: None, output: narrow(b), scaling, certificate });
     }
-    Ok((content, unpacked))
+    Ok(Found { content, adapter: unpacked, beside: Beside::default() })
 }
 
 #[cfg(test)]

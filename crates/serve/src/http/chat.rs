@@ -115,9 +115,9 @@ pub async fn chat(State(app): State<Arc<App>>, caller: Caller, request: Request<
     let body = super::body::read(&app, &parts.headers, body, limits.body_bytes).await?;
     let Ask { model: name, messages, logprobs, mut writing } = Ask::read(&body.bytes)?;
     let (generator, adapter) = model(&app, &name)?;
-    let own = Arc::clone(&generator);
+    let (own, lease) = (Arc::clone(&generator), adapter.clone());
     let encode = move || {
-        let text = own.render(&messages).map_err(refused)?;
+        let text = own.render(&messages, lease.as_ref()).map_err(refused)?;
         own.encode(&text, false).map_err(|_| Fault::expected("messages", "texts that the model has tokens for", "another"))
     };
     let ids = tokio::task::spawn_blocking(encode).await.map_err(|_| Fault::internal())??;

@@ -161,7 +161,7 @@ pub fn opens_as(
     let folder = folder.to_path_buf();
     let open = move || {
         let encoder = encoder(&folder);
-        let generation = |name: &&str| Generation { alias: (*name).into(), content: format!("{name}-1"), adapter: encoder.adapter(name).unwrap(), about: None };
+        let generation = |name: &&str| Generation::new(*name, format!("{name}-1"), encoder.adapter(name).unwrap());
         let adapters = ADAPTERS.iter().map(generation).collect();
         let text = Text::open(&folder, encoder.config())?;
         let mut opened = Opened { text, adapters, width: WIDTH, vocabulary: WORDS as u32, batch_tokens: 1024, warm: false, embedder: wrap(encoder) };

@@ -83,6 +83,21 @@ fn population(config: &Config) -> Population {
     encode(&sources, &EncodeOptions { rungs: Some(vec![Rung::Plain]), ..EncodeOptions::default() }, &|_, _| {}).unwrap()
 }
 
+/// Writes a PEFT folder of an adapter of the model's queries and values.
+pub fn peft(folder: &Path, seed: u64) {
+    std::fs::create_dir_all(folder).unwrap();
+    let config = json!({"peft_type": "LORA", "r": RANK, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj"]});
+    std::fs::write(folder.join("adapter_config.json"), config.to_string()).unwrap();
+    let mut tensors: Vec<Tensor> = Vec::new();
+    for (layer, name, outputs) in (0..LAYERS).flat_map(|layer| [(layer, "q_proj", HIDDEN), (layer, "v_proj", HIDDEN / 2)]) {
+        for (part, shape) in [("lora_A", [RANK, HIDDEN]), ("lora_B", [outputs, RANK])] {
+            let drawn = values(seed + tensors.len() as u64, shape[0] * shape[1], 0.8);
+            tensors.push((format!("base_model.model.model.layers.{layer}.self_attn.{name}.{part}.weight"), shape.to_vec(), drawn));
+        }
+    }
+    store(&folder.join("adapter_model.safetensors"), &tensors);
+}
+
 /// The model as a server takes it: each answer has the bits that it has alone.
 pub fn model(folder: &Path) -> LanguageModel {
     model_on(folder, vec![backend::open()])
@@ -99,7 +114,7 @@ pub fn model_on(folder: &Path, devices: Vec<AnyDevice>) -> LanguageModel {
         EngineOn::start(backend::name(), engine).unwrap()
     };
     let engines = devices.into_iter().map(engine).collect();
-    let generation = |name: &&str| Generation { alias: (*name).into(), content: format!("{name}-1"), adapter: (*name).into(), about: None };
+    let generation = |name: &&str| Generation::new(*name, format!("{name}-1"), (*name).to_owned());
     let adapters = ADAPTERS.iter().map(generation).collect();
     let Files { tokenizer, template, ends, .. } = files;
     LanguageModel::start(engines, Speech { name: NAME.into(), tokenizer, template, ends, adapters }).unwrap()

@@ -15,6 +15,7 @@ mod routes;
 mod shapes;
 mod speaking;
 #[cfg(feature = "otlp")]
+mod templates;
 mod traces;
 mod turns;
 mod vllm;
