@@ -7,7 +7,7 @@ use serde_json::Value;
 use trifuse::adapters::bundle::Bundle;
 use trifuse::adapters::encode::{EncodeOptions, Source, encode};
 use trifuse::adapters::encoded::{EncodedAdapter, EncodedFactor, EncodedProjection, Matrix, Rung};
-use trifuse::adapters::peft::LoraAdapter;
+use trifuse::adapters::peft::{CONFIG_FILE, LoraAdapter};
 use trifuse::{Error, Result};
 
 use crate::content::{content, of_folder};
@@ -26,6 +26,20 @@ impl AdapterRoot {
     pub fn open(path: &Path) -> Result<Self> {
         let folder = path.canonicalize().map_err(Error::io(path, "open"))?;
         if folder.is_dir() { Ok(Self(folder)) } else { Err(Error::invalid(path.display().to_string(), "a folder", "something else")) }
+    }
+
+    /// Whether an adapter's folder of that name lies in the folder itself.
+    pub fn has(&self, name: &str) -> bool {
+        let plain = matches!((Path::new(name).components().next(), Path::new(name).components().nth(1)), (Some(Component::Normal(one)), None) if one == name);
+        plain && self.place(name).is_ok_and(|place| place.join(CONFIG_FILE).is_file())
+    }
+
+    /// The names of the adapters whose folders lie in the folder itself, sorted.
+    pub fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(&self.0).into_iter().flatten().flatten();
+        let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).filter(|name| self.has(name)).collect();
+        names.sort_unstable();
+        names
     }
 
     /// Reads the adapter at `path` below the folder: a PEFT folder as it is, or the adapter `entry` of a bundle, unpacked to two plain factors.
@@ -90,5 +104,13 @@ mod tests {
         let outside = ["../secret", "link", "/etc", "../nothing", "one/../../secret", "nothing"].map(told);
         assert!(outside.iter().all(|text| *text == outside[0]), "{outside:?}");
         assert!(AdapterRoot::open(&outer.path().join("nothing")).is_err());
+        // What may be loaded by its name alone.
+        for folder in [inner.join("one"), inner.join("two"), outer.path().join("secret")] {
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join(CONFIG_FILE), "{}").unwrap();
+        }
+        std::fs::create_dir_all(inner.join("empty")).unwrap();
+        assert_eq!(root.names(), ["one", "two"]);
+        assert!(["../secret", "link", "./one", "one/", "one/..", "", ".", "empty", "nothing"].iter().all(|name| !root.has(name)));
     }
 }

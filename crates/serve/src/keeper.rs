@@ -128,6 +128,9 @@ pub trait Adapters: Send + Sync {
     /// There is no such adapter, or another generation than was expected.
     fn unload(&self, alias: &str, expected: Option<&str>) -> Result<(), Refused>;
 
+    /// The requests that have the adapter of that name; `None` where it is not there.
+    fn users(&self, alias: &str) -> Option<usize>;
+
     /// All of them, sorted by name. Blocks until the device is free to tell.
     fn list(&self) -> Vec<Held>;
 }
@@ -198,6 +201,11 @@ impl<A: Send + Sync> Adapters for Keeper<A> {
             Ok(false) => Err(Refused::NotThere(names.not_there())),
             Err(conflict) => Err(Refused::Conflict(conflict)),
         }
+    }
+
+    fn users(&self, alias: &str) -> Option<usize> {
+        // The registry has one.
+        self.names().adapters().find(|lease| lease.alias == alias).map(|lease| Arc::strong_count(lease).saturating_sub(1))
     }
 
     fn list(&self) -> Vec<Held> {

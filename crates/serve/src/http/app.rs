@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use axum::http::HeaderMap;
 use tokio::sync::Semaphore;
 
+use super::demand::Demand;
 use super::meters::Meters;
 use crate::account::Account;
 use crate::config::Config;
@@ -49,6 +50,8 @@ pub struct App {
     keys: RwLock<Keys>,
     /// What they have asked for.
     pub meters: Meters,
+    /// Which adapters were loaded, and asked for last.
+    pub demand: Demand,
     /// Clock, metrics and ledger.
     pub shared: Shared,
     /// The model that embeds, where there is one.
@@ -90,6 +93,7 @@ impl App {
             config,
             keys,
             meters: Meters::default(),
+            demand: Demand::default(),
             shared,
             embeddings,
             generator,

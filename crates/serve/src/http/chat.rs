@@ -114,7 +114,7 @@ pub async fn chat(State(app): State<Arc<App>>, caller: Caller, request: Request<
     let (parts, body) = request.into_parts();
     let body = super::body::read(&app, &parts.headers, body, limits.body_bytes).await?;
     let Ask { model: name, messages, logprobs, mut writing } = Ask::read(&body.bytes)?;
-    let (generator, adapter) = model(&app, &name)?;
+    let (generator, adapter) = model(&app, &name).await?;
     let (own, lease) = (Arc::clone(&generator), adapter.clone());
     let encode = move || {
         let text = own.render(&messages, lease.as_ref()).map_err(refused)?;

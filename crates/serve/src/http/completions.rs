@@ -81,7 +81,7 @@ pub async fn completions(State(app): State<Arc<App>>, caller: Caller, request: R
     let (parts, body) = request.into_parts();
     let body = super::body::read(&app, &parts.headers, body, limits.body_bytes).await?;
     let Ask { model: name, prompts, echo, logprobs, mut writing } = Ask::read(&body.bytes, limits.inputs)?;
-    let (generator, adapter) = model(&app, &name)?;
+    let (generator, adapter) = model(&app, &name).await?;
     let frame = json!({"id": format!("cmpl-{}", app.request_id()), "object": "text_completion", "created": app.now(), "model": name});
     let prompts = encoded(&generator, prompts).await?;
     let told = |ids: &[u32]| if echo { String::from_utf8_lossy(&generator.decode(ids)).into_owned() } else { String::new() };

@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 
 use super::app::App;
 use super::caller::Caller;
+use super::demand::leased;
 use super::fault::Fault;
 use super::fields::Fields;
 use super::inputs::{Input, inputs};
@@ -57,6 +58,12 @@ impl Ask {
         fields.ignore("user");
         fields.end()?;
         Ok(ask)
+    }
+
+    /// Every name in it.
+    fn names(&self) -> Vec<String> {
+        let adapters = self.adapters.as_ref().and_then(Value::as_array).into_iter().flatten();
+        std::iter::once(self.model.as_str()).chain(adapters.filter_map(Value::as_str)).map(str::to_owned).collect()
     }
 
     /// The adapter of each input.
@@ -128,7 +135,7 @@ pub async fn embeddings(State(app): State<Arc<App>>, caller: Caller, request: Re
         return Err(no_vectors(&app, "model", &ask.model, None));
     };
     caller.account.asks(&ask.model);
-    let models = ask.models(&app, embeddings)?;
+    let models = leased(&app, embeddings.adapters().base(), || ask.names(), || ask.models(&app, embeddings)).await?;
     if ask.dimensions.is_some_and(|dimensions| dimensions != embeddings.width as u64) {
         let message = format!("dimensions: expected {}, as the model has, or nothing", embeddings.width);
         return Err(Fault::param("dimensions", "unsupported_parameter", message));

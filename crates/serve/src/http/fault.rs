@@ -146,6 +146,13 @@ impl Fault {
         Self { retry_after: Some(Duration::from_secs(1)), close: true, ..fault }
     }
 
+    /// Adapters that are in use have all the room for those that come when they are asked for.
+    pub fn crowded(most: usize) -> Self {
+        let message = format!("requests have all of the {most} adapters that may be loaded at once; ask later");
+        let fault = Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", "overloaded", message);
+        Self { retry_after: Some(Duration::from_secs(1)), ..fault }
+    }
+
     /// The key has asked for as much as it may a second.
     pub fn rate(most: u32, what: &str, wait: Duration) -> Self {
         let message = format!("expected at most {most} {what} a second of this key, found more; ask again in {:.1} s", wait.as_secs_f64());

@@ -10,6 +10,7 @@ pub mod caught;
 pub mod chat;
 pub mod completions;
 pub mod connection;
+pub mod demand;
 pub mod embeddings;
 pub mod fault;
 pub mod fields;

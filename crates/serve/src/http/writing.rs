@@ -14,6 +14,7 @@ use trifuse::llm::{Grammar, Structure};
 
 use super::app::App;
 use super::caller::Caller;
+use super::demand::leased;
 use super::fault::Fault;
 use super::fields::Fields;
 use super::missing::no_text;
@@ -193,14 +194,17 @@ type Writer = (Arc<dyn Generate>, Option<Lease<String>>);
 ///
 /// # Errors
 /// There is no such model.
-pub fn model(app: &App, model: &str) -> Result<Writer, Fault> {
+pub async fn model(app: &Arc<App>, model: &str) -> Result<Writer, Fault> {
     let Some(generator) = &app.generator else { return Err(no_text(app, model, None)) };
-    let found = generator.keeper().names().lease(model);
-    match found {
-        Ok(Model::Base) => Ok((Arc::clone(generator), None)),
-        Ok(Model::Adapter(lease)) => Ok((Arc::clone(generator), Some(lease))),
-        Err(there) => Err(no_text(app, model, Some(&there))),
-    }
+    let lease = || {
+        let found = generator.keeper().names().lease(model);
+        match found {
+            Ok(Model::Base) => Ok((Arc::clone(generator), None)),
+            Ok(Model::Adapter(lease)) => Ok((Arc::clone(generator), Some(lease))),
+            Err(there) => Err(no_text(app, model, Some(&there))),
+        }
+    };
+    leased(app, generator.keeper().base(), || vec![model.to_owned()], lease).await
 }
 
 /// Asks the engine for one token, as a request would.

@@ -30,6 +30,9 @@ pub struct Args {
     /// A folder whose adapters may be loaded and unloaded over HTTP while the server runs, by a key with :admin where there are keys
     #[arg(long, value_name = "DIR")]
     pub adapter_root: Option<PathBuf>,
+    /// Load an adapter below --adapter-root when a request first names its folder; at most --adapter-room of them are there at once
+    #[arg(long, requires = "adapter_root")]
+    pub load_on_demand: bool,
     /// Adapters that device memory is kept free for with --adapter-root; for more it grows, while requests wait
     #[arg(long, default_value_t = 8, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=65536))]
     pub adapter_room: u32,
@@ -89,6 +92,13 @@ pub struct Args {
     /// How long requests under way may take from then on, in seconds
     #[arg(long, default_value_t = 30.0, value_name = "SECONDS", value_parser = seconds)]
     pub drain_timeout: f64,
+}
+
+impl Args {
+    /// Adapters that memory is kept free for, where any may come. One that is loaded for a request is there before the one that makes room for it has gone.
+    pub fn room(&self) -> Option<u32> {
+        self.adapter_root.as_ref().map(|_| self.adapter_room + u32::from(self.load_on_demand))
+    }
 }
 
 /// A server whose names of metrics are known.

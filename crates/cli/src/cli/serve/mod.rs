@@ -69,6 +69,7 @@ pub fn run(args: &Args, devices: &Devices, output: &Output) -> Result<Outcome> {
     config.keys = args.api_key_file.as_deref().map(Keys::open).transpose()?.unwrap_or_default();
     config.metrics_key = args.metrics_key;
     config.adapter_root = args.adapter_root.as_deref().map(AdapterRoot::open).transpose()?;
+    config.on_demand = args.load_on_demand.then_some(args.adapter_room as usize);
     config.threads = args.threads.map_or(config.threads, usize::from);
     config.queue.max_wait = Duration::from_secs_f64(args.max_wait);
     config.limits.drain_delay = Duration::from_secs_f64(args.drain_delay);
@@ -83,7 +84,7 @@ pub fn run(args: &Args, devices: &Devices, output: &Output) -> Result<Outcome> {
         if speech::is_speaker(model)? {
             models.generator = Some(Arc::new(speech::open(args, devices, model, &name, &notes)?));
         } else {
-            let room = args.adapter_root.as_ref().map(|_| args.adapter_room);
+            let room = args.room();
             let open = |device: &Choice| {
                 let (model, adapters, notes) = (model.clone(), args.adapters.clone(), notes.clone());
                 let job = Open { model, adapters, room, dtype: args.dtype, batch_tokens: args.batch_tokens, warm: args.warm, notes };

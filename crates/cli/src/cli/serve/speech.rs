@@ -82,8 +82,8 @@ impl Open<'_> {
         let budget = args.batch_tokens.map_or(EngineOptions::default().budget, |tokens| tokens as usize).max(args.seats as usize);
         let mut options = EngineOptions::default().with_seats(args.seats).with_budget(budget).with_context(Some(context)).with_invariant(args.invariant);
         let mut source = found.source;
-        if args.adapter_root.is_some() {
-            options = options.with_reserve(args.adapter_room);
+        if let Some(room) = args.room() {
+            options = options.with_reserve(room);
             source = Some(Box::new(ForModel::new(source, (0..files.config.layers).flat_map(|layer| files.config.projections(layer)))));
         }
         let mut engine = Engine::new(Model::open(Arc::new(device), &files, dtype)?, options, source)?;

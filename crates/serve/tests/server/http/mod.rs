@@ -2,6 +2,7 @@
 
 mod adapters;
 mod ahead;
+mod demand;
 mod described;
 mod drain;
 mod embeddings;
