@@ -107,7 +107,8 @@ fn inference(rng: &mut Rng) -> Vec<u8> {
         all.extend([0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
     }
     if rng.random_ratio(1, 4) {
-        inputs[0] = json!({"name": "q", "datatype": "FP32", "shape": [1, 2, 1, 2], "parameters": {"shared_memory_region": "r", "shared_memory_offset": 16, "shared_memory_byte_size": 16}});
+        let place = json!({"shared_memory_region": "r", "shared_memory_offset": 16, "shared_memory_byte_size": 16});
+        inputs[0] = json!({"name": "q", "datatype": "FP32", "shape": [1, 2, 1, 2], "parameters": place});
         all.drain(..16);
     }
     let request = json!({"inputs": inputs, "outputs": [{"name": "o"}, {"name": "checksum"}], "parameters": parameters});
