@@ -59,7 +59,10 @@ fn started(test: &str, begun: Option<&std::path::Path>) -> (Child, Lines) {
     let name = format!("cli::serve::tests::{test}");
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", &name, "--nocapture"]).env(SERVES, "1").stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = begun.map_or(&mut command, |file| command.env(BEGUN, file)).spawn().unwrap();
+    if let Some(file) = begun {
+        command.env(BEGUN, file);
+    }
+    let mut child = command.spawn().unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
     (child, Box::new(lines))
 }
