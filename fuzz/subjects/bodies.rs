@@ -13,16 +13,18 @@ pub const CHAT: Subject = Subject { name: "chat_body", sound: chat, change: chan
 /// The first line is the header that tells how many bytes of JSON follow it; an empty one is no header.
 pub const INFERENCE: Subject = Subject { name: "inference_body", sound: inference, change: change_inference, parse: infer };
 
-/// The longest answer to a body that is not sound: one that gave back what was sent would double what an attack costs.
-const LONGEST: usize = 2048;
+/// The most characters of an answer to a body that is not sound: one that gave back what was sent would double what an attack costs.
+const LONGEST: usize = 1200;
 
 /// What a caller is told.
 fn answer(read: Read) -> Answer {
     let Err((status, body)) = read else { return Ok(()) };
     assert_eq!(status.as_u16(), 400, "the fault is the caller's: {body}");
-    assert!(body.len() <= LONGEST, "an answer of {} bytes", body.len());
     let told: Value = serde_json::from_str(&body).expect("an answer in JSON");
     let (code, message) = (&told["error"]["code"], &told["error"]["message"]);
+    let length = |value: &Value| value.as_str().map_or(0, |text| text.chars().count());
+    let characters = length(message) + length(&told["error"]["param"]);
+    assert!(characters <= LONGEST + 2, "an answer of {characters} characters");
     assert!(code.as_str().is_some_and(|code| !code.is_empty()) && message.is_string(), "{body}");
     Err(format!("{code} {}: {message}", told["error"]["param"]))
 }

@@ -37,6 +37,19 @@ pub struct Fault {
 /// The header by which OpenAI's clients are told not to try again.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
+/// The most characters of words about a request that is not sound, and of the field that they name. Both may have been sent: an answer does not give back as much
+/// as it was given.
+const LONGEST: usize = 1000;
+const LONGEST_PARAM: usize = 200;
+
+/// A text, or its first characters where there are more.
+fn short(text: String, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
+
 impl Fault {
     fn new(status: StatusCode, kind: &'static str, code: &'static str, message: impl Into<String>) -> Self {
         Self { status, kind, code, message: message.into(), param: None, retry_after: None, allow: None, close: false }
@@ -44,12 +57,12 @@ impl Fault {
 
     /// The request is not sound.
     pub fn invalid(code: &'static str, message: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", code, message)
+        Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", code, short(message.into(), LONGEST))
     }
 
     /// The field `param` is not sound.
     pub fn param(param: impl Into<String>, code: &'static str, message: impl Into<String>) -> Self {
-        Self { param: Some(param.into()), ..Self::invalid(code, message) }
+        Self { param: Some(short(param.into(), LONGEST_PARAM)), ..Self::invalid(code, message) }
     }
 
     /// The field `param` holds something other than is expected.
