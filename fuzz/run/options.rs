@@ -52,7 +52,10 @@ impl Options {
                 "--seconds" => options.seconds = Duration::from_secs(number()?),
                 "--count" => (options.count, options.seconds) = (number()?, Duration::from_secs(u64::from(u32::MAX))),
                 "--target" if super::subjects::ALL.iter().all(|subject| subject.name != value) => {
-                    return Err(format!("--target: expected one of {:?}, found {value}", super::subjects::ALL.map(|subject| subject.name)));
+                    return Err(format!(
+                        "--target: expected one of {:?}, found {value}",
+                        super::subjects::ALL.iter().map(|subject| subject.name).collect::<Vec<_>>()
+                    ));
                 }
                 "--target" => options.target = Some(value.clone()),
                 "--seed" => options.seed = number()?,

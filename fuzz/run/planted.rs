@@ -103,7 +103,7 @@ fn a_sound_parser_has_no_finding() -> Result<(), Failed> {
 
 /// Else nothing behind a parser's first check is reached.
 fn sound_inputs_are_taken_and_changed_ones_reach_far() -> Result<(), Failed> {
-    for subject in &ALL {
+    for subject in ALL {
         for number in 0..8 {
             let input = (subject.sound)(&mut rng(1, number));
             let seen = check(subject, &input, &LIMITS);

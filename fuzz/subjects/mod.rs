@@ -1,6 +1,8 @@
 //! What is fuzzed: for each parser of data from outside, inputs that it takes, changes that keep their form, and what holds of whatever
 //! it takes. The targets of cargo-fuzz and the runner of `./check fuzz` use the same.
 
+#[cfg(feature = "serve")]
+mod bodies;
 mod bundle;
 mod calibration;
 mod case_file;
@@ -35,7 +37,7 @@ pub struct Subject {
 }
 
 /// Every parser of data from outside.
-pub const ALL: [Subject; 12] = [
+pub const ALL: &[Subject] = &[
     bundle::SUBJECT,
     peft::CONFIG,
     peft::FOLDER,
@@ -48,6 +50,14 @@ pub const ALL: [Subject; 12] = [
     report::REPORT,
     report::PEERS,
     calibration::SUBJECT,
+    #[cfg(feature = "serve")]
+    bodies::EMBEDDINGS,
+    #[cfg(feature = "serve")]
+    bodies::COMPLETIONS,
+    #[cfg(feature = "serve")]
+    bodies::CHAT,
+    #[cfg(feature = "serve")]
+    bodies::INFERENCE,
 ];
 
 impl Subject {

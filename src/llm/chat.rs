@@ -55,13 +55,27 @@ impl ChatTemplate {
         Ok(Self { environment, path: path.into(), marks })
     }
 
+    /// The file that it is from.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// The text of a chat. With `answer` the start of the assistant's next turn follows.
     ///
     /// # Errors
     /// What the template refuses, as two turns of the user in a row.
     pub fn render(&self, messages: &[Message], answer: bool) -> Result<String> {
+        self.render_for(None, messages, answer)
+    }
+
+    /// The text of a chat by an adapter's template, with the first and the last token of its model's where its own folder names none.
+    ///
+    /// # Errors
+    /// Those of [`render`](Self::render).
+    pub fn render_for(&self, model: Option<&Self>, messages: &[Message], answer: bool) -> Result<String> {
         let fault = |error: minijinja::Error| Error::input_item(&self.path, "chat_template", format!("it refuses this chat: {error:#}"));
-        let [first, last] = self.marks.clone().map(Option::unwrap_or_default);
+        let mark = |at: usize| self.marks[at].as_ref().or_else(|| model?.marks[at].as_ref()).map_or("", String::as_str);
+        let [first, last] = [mark(0), mark(1)];
         let values = context! { messages => Value::from(Serde(messages)), add_generation_prompt => answer, bos_token => first, eos_token => last };
         self.environment.get_template(NAME).map_err(fault)?.render(values).map_err(fault)
     }
@@ -91,6 +105,14 @@ mod tests {
         let chat = [Message::new("system", " be brief "), Message::new("user", "a, b")];
         assert_eq!(template(text).unwrap().render(&chat, true).unwrap(), "<s>[BE BRIEF]\nuser:a\nassistant:");
         assert_eq!(template(text).unwrap().render(&chat[1..], false).unwrap(), "<s>user:a\n");
+    }
+
+    #[test]
+    fn an_adapters_template_takes_the_marks_that_its_folder_does_not_name_from_the_model() {
+        let chat = [Message::new("user", "a, b")];
+        let own = ChatTemplate::new(Path::new("adapter"), "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}", [None, Some("</a>".into())]).unwrap();
+        assert_eq!(own.render_for(Some(&template("").unwrap()), &chat, true).unwrap(), "<s>a, b</a>");
+        assert_eq!(own.render(&chat, true).unwrap(), "a, b</a>");
     }
 
     #[test]

@@ -66,10 +66,7 @@ impl Files {
         let config = Config::new(&Keys { path: &path, map: &map })?;
         let path = folder.join("tokenizer.json");
         let tokenizer = Tokenizer::new(&path, &tokenizer_bytes(&path)?, config.vocabulary)?;
-        let path = folder.join("tokenizer_config.json");
-        let own: Map<String, Value> = json(&path)?.unwrap_or_default();
-        let marks = ["bos_token", "eos_token"].map(|key| mark(own.get(key)));
-        let template = template(folder, &path, &own)?.map(|(path, text)| ChatTemplate::new(&path, &text, marks.clone())).transpose()?;
+        let (template, marks) = template(folder)?;
         let generation: Map<String, Value> = json(&folder.join("generation_config.json"))?.unwrap_or_default();
         let mut ends = config.ends.clone();
         ends.extend(ids(generation.get("eos_token_id")));
@@ -86,9 +83,29 @@ fn mark(value: Option<&Value>) -> Option<String> {
     value.as_str().or_else(|| value.get("content")?.as_str()).map(str::to_owned)
 }
 
-/// The template of a chat and the file that it is from: a file of its own, else in the tokenizer's configuration, alone or as the one of
+impl ChatTemplate {
+    /// The template in a folder of the Hugging Face libraries, such as that of a PEFT adapter, which was trained on chats of its own form; `None` where
+    /// the folder has none.
+    ///
+    /// # Errors
+    /// A template that cannot be read or is not sound.
+    pub fn in_folder(folder: &Path) -> Result<Option<Self>> {
+        template(folder).map(|(template, _)| template)
+    }
+}
+
+/// The template of a chat that lies in a folder, and the texts of the first and of the last token.
+fn template(folder: &Path) -> Result<(Option<ChatTemplate>, [Option<String>; 2])> {
+    let path = folder.join("tokenizer_config.json");
+    let own: Map<String, Value> = json(&path)?.unwrap_or_default();
+    let marks = ["bos_token", "eos_token"].map(|key| mark(own.get(key)));
+    let template = text(folder, &path, &own)?.map(|(path, text)| ChatTemplate::new(&path, &text, marks.clone())).transpose()?;
+    Ok((template, marks))
+}
+
+/// The text of a template and the file that it is from: a file of its own, else in the tokenizer's configuration, alone or as the one of
 /// several that is called `default`.
-fn template(folder: &Path, path: &Path, own: &Map<String, Value>) -> Result<Option<(PathBuf, String)>> {
+fn text(folder: &Path, path: &Path, own: &Map<String, Value>) -> Result<Option<(PathBuf, String)>> {
     let file = folder.join("chat_template.jinja");
     if crate::read::is_there(&file)? {
         let text = String::from_utf8(read_file(&file, MAX_TEMPLATE_BYTES)?).map_err(|error| Error::input(&file, error.to_string()))?;

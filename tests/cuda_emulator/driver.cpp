@@ -8,6 +8,7 @@
 #include <dlfcn.h>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -32,6 +33,9 @@ static const size_t TOTAL = size_t(1) << 30;
 static std::mutex guard;
 static std::map<uint64_t, size_t> live;   // allocations
 static size_t used = 0;
+// A pool by the addresses of its allocations: each device that is open has one of its own.
+typedef std::set<uint64_t> Pool;
+static std::map<uint64_t, Pool *> pool_of;
 
 // An allocation ends at the end of its last page but for what is left of 256 bytes, and nothing is behind that page: a kernel that goes
 // on there, or uses it when it is freed, is caught.
@@ -119,19 +123,20 @@ Status cuStreamWaitEvent(Stream *stream, Event *event, unsigned) {
     return SUCCESS;
 }
 
-Status cuMemPoolCreate(void **pool, const void *) { return *pool = &live, SUCCESS; }
+Status cuMemPoolCreate(Pool **pool, const void *) { return *pool = new Pool, SUCCESS; }
 Status cuMemPoolSetAttribute(void *, int, void *) { return SUCCESS; }
 Status cuMemPoolGetAttribute(void *, int, void *value) {
     std::lock_guard<std::mutex> lock(guard);
     return *(uint64_t *)value = used, SUCCESS;
 }
 Status cuMemPoolTrimTo(void *, size_t) { return SUCCESS; }
-Status cuMemPoolDestroy(void *) {
+Status cuMemPoolDestroy(Pool *pool) {
     std::lock_guard<std::mutex> lock(guard);
-    require(live.empty(), "the pool is destroyed before its memory is freed");
+    require(pool->empty(), "the pool is destroyed before its memory is freed");
+    delete pool;
     return SUCCESS;
 }
-Status cuMemAllocFromPoolAsync(uint64_t *address, size_t bytes, void *, Stream *stream) {
+Status cuMemAllocFromPoolAsync(uint64_t *address, size_t bytes, Pool *pool, Stream *stream) {
     require(!stream->capturing, "an allocation becomes part of a capture");
     require(bytes > 0, "an allocation of no bytes");
     std::lock_guard<std::mutex> lock(guard);
@@ -141,6 +146,8 @@ Status cuMemAllocFromPoolAsync(uint64_t *address, size_t bytes, void *, Stream *
     *address = mapped(bytes);
     memset((void *)*address, 0xff, bytes);
     live[*address] = bytes;
+    pool_of[*address] = pool;
+    pool->insert(*address);
     used += bytes;
     return SUCCESS;
 }
@@ -151,6 +158,8 @@ Status cuMemFreeAsync(uint64_t address, Stream *stream) {
     require(found != live.end(), "memory is freed that is not allocated");
     used -= found->second;
     munmap((void *)(address / PAGE * PAGE), mapped_bytes(found->second));
+    pool_of[address]->erase(address);
+    pool_of.erase(address);
     return live.erase(found), SUCCESS;
 }
 Status cuMemsetD8Async(uint64_t address, unsigned char value, size_t bytes, Stream *stream) {

@@ -26,6 +26,8 @@ pub struct Config {
     pub limits: Limits,
     /// Where adapters lie that may be loaded while the server runs; `None` loads none.
     pub adapter_root: Option<AdapterRoot>,
+    /// How many adapters below the adapter root are there at once, of each model, where they are loaded when a request names them; `None` loads none by itself.
+    pub on_demand: Option<usize>,
     /// Bounds of what waits for the device.
     pub queue: admit::Limits,
     /// The threads that serve connections; and as many that tokenize.
@@ -101,6 +103,7 @@ impl Config {
             metrics_key: false,
             limits: Limits::default(),
             adapter_root: None,
+            on_demand: None,
             queue: admit::Limits::default(),
             threads,
             client_shm: false,

@@ -71,11 +71,11 @@ pub trait Generate: Send + Sync {
     /// A text that has no tokens: a fault of the model's files.
     fn encode(&self, text: &str, marks: bool) -> Result<Vec<u32>>;
 
-    /// The text of a chat, with the start of the assistant's turn.
+    /// The text of a chat, with the start of the assistant's turn: by the template of `adapter`, where it has one of its own.
     ///
     /// # Errors
     /// No template, or one that refuses the chat.
-    fn render(&self, messages: &[Message]) -> Result<String>;
+    fn render(&self, messages: &[Message], adapter: Option<&Lease<String>>) -> Result<String>;
 
     /// The bytes of some ids that stand side by side. Ids that are no text, as those that end one, have none.
     fn decode(&self, ids: &[u32]) -> Vec<u8>;

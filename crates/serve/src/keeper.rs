@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use trifuse::adapters::encoded::EncodedAdapter;
 use trifuse::{Error, Result};
 
-use crate::queueing::registry::{About, Conflict, Generation, Lease, NotThere, Registry};
+use crate::queueing::registry::{About, Beside, Conflict, Generation, Lease, NotThere, Registry};
 
 /// The names of a model, shared by those who ask and by what runs it.
 #[derive(Debug)]
@@ -52,6 +52,8 @@ pub struct Found {
     pub content: String,
     /// What is put on the device.
     pub adapter: EncodedAdapter,
+    /// What else was read: a `ChatTemplate`, where its folder has one.
+    pub beside: Beside,
 }
 
 /// What is asked of a name that is to lead to another adapter.
@@ -126,6 +128,9 @@ pub trait Adapters: Send + Sync {
     /// There is no such adapter, or another generation than was expected.
     fn unload(&self, alias: &str, expected: Option<&str>) -> Result<(), Refused>;
 
+    /// The requests that have the adapter of that name; `None` where it is not there.
+    fn users(&self, alias: &str) -> Option<usize>;
+
     /// All of them, sorted by name. Blocks until the device is free to tell.
     fn list(&self) -> Vec<Held>;
 }
@@ -171,7 +176,7 @@ impl<A: Send + Sync> Adapters for Keeper<A> {
     }
 
     fn load(&self, wish: Wish, found: Found) -> Result<Loaded, Refused> {
-        let (Wish { alias, replace, expected }, Found { content, adapter }) = (wish, found);
+        let (Wish { alias, replace, expected }, Found { content, adapter, beside }) = (wish, found);
         let same = self.names().content(&alias).is_some_and(|own| own == content);
         if same && replace {
             return Ok(Loaded { content, changed: false });
@@ -180,7 +185,7 @@ impl<A: Send + Sync> Adapters for Keeper<A> {
         let number = self.loads.fetch_add(1, Ordering::Relaxed) + 1;
         let adapter = self.holder.add(&format!("{alias} (load {number})"), adapter).map_err(Refused::Failed)?;
         let loaded = Loaded { content: content.clone(), changed: true };
-        let done = self.names().load(Generation { alias, content, adapter, about }, replace, expected.as_deref());
+        let done = self.names().load(Generation { alias, content, adapter, about, beside }, replace, expected.as_deref());
         self.holder.sweep();
         done.map(|()| loaded).map_err(Refused::Conflict)
     }
@@ -196,6 +201,11 @@ impl<A: Send + Sync> Adapters for Keeper<A> {
             Ok(false) => Err(Refused::NotThere(names.not_there())),
             Err(conflict) => Err(Refused::Conflict(conflict)),
         }
+    }
+
+    fn users(&self, alias: &str) -> Option<usize> {
+        // The registry has one.
+        self.names().adapters().find(|lease| lease.alias == alias).map(|lease| Arc::strong_count(lease).saturating_sub(1))
     }
 
     fn list(&self) -> Vec<Held> {

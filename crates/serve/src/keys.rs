@@ -9,6 +9,7 @@ use trifuse::read::read_file;
 use trifuse::{Error, Result};
 
 use crate::queueing::queues::Tenant;
+use crate::queueing::rate::Rates;
 
 /// The most bytes of a file of keys.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -24,6 +25,8 @@ pub struct Key {
     pub admin: bool,
     /// The share of the device against that of other keys.
     pub share: u32,
+    /// What it may ask for a second.
+    pub rates: Rates,
 }
 
 /// Who may ask.
@@ -35,7 +38,7 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Reads a file of lines `NAME:SHA256`, which `:admin` or `:share=N` may follow. Lines that begin with # say nothing.
+    /// Reads a file of lines `NAME:SHA256`, which `:admin`, `:share=N`, `:requests=N` and `:tokens=N`, both a second, may follow. Lines that begin with # say nothing.
     ///
     /// # Errors
     /// A file that cannot be read, or that has no key; a line that is none.
@@ -87,6 +90,12 @@ impl Keys {
         let key = found?;
         Some((Tenant { number: *self.numbers.get(&key.name)?, share: key.share }, key.admin))
     }
+
+    /// What a tenant may ask for a second.
+    pub fn rates(&self, tenant: Tenant) -> Rates {
+        let own = self.keys.iter().find(|key| !key.rates.are_none() && self.numbers.get(&key.name) == Some(&tenant.number));
+        own.map_or_else(Rates::default, |key| key.rates)
+    }
 }
 
 fn key(line: &str) -> Result<Key, String> {
@@ -99,12 +108,15 @@ fn key(line: &str) -> Result<Key, String> {
     let bytes = nibbles.filter(|nibbles| nibbles.len() == 64).map(|nibbles| nibbles.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect::<Vec<u8>>());
     let digest =
         bytes.and_then(|bytes| bytes.try_into().ok()).ok_or("expected NAME:SHA256 with 64 hexadecimal digits; `printf %s KEY | sha256sum` gives them")?;
-    let mut key = Key { name: name.into(), digest, admin: false, share: 1 };
+    let mut key = Key { name: name.into(), digest, admin: false, share: 1, rates: Rates::default() };
+    let rate = |most: &str| most.parse().ok().filter(|most| *most > 0).map(Some).ok_or("expected a whole number a second, 1 or more");
     for part in parts {
         match part.split_once('=') {
             None if part == "admin" => key.admin = true,
             Some(("share", share)) => key.share = share.parse().ok().filter(|share| (1..=1000).contains(share)).ok_or("expected a share of 1 to 1000")?,
-            _ => return Err(format!("expected admin or share=N, found {part:?}")),
+            Some(("requests", most)) => key.rates.requests = rate(most)?,
+            Some(("tokens", most)) => key.rates.tokens = rate(most)?,
+            _ => return Err(format!("expected admin, share=N, requests=N or tokens=N, found {part:?}")),
         }
     }
     Ok(key)
@@ -129,6 +141,9 @@ mod tests {
         assert_eq!(keys.tenant("a"), Some((Tenant { number: 1, share: 1 }, false)));
         assert_eq!(keys.tenant("b"), Some((Tenant { number: 2, share: 3 }, true)));
         assert_eq!(keys.tenant(""), None);
+        let bounded = open(&format!("ann:{}\nbob:{}:tokens=50:requests=7\n", digest("a"), digest("b"))).unwrap();
+        let rates = ["a", "b"].map(|key| bounded.rates(bounded.tenant(key).unwrap().0));
+        assert_eq!(rates, [Rates::default(), Rates { requests: Some(7), tokens: Some(50) }]);
     }
 
     #[test]
@@ -151,8 +166,10 @@ mod tests {
             ("ann".into(), "line 1"),
             (format!("\n:{digest}"), "line 2"),
             (format!("ann:{}", &digest[1..]), "64 hexadecimal"),
-            (format!("ann:{digest}:root"), "admin or share"),
+            (format!("ann:{digest}:root"), "admin, share"),
             (format!("ann:{digest}:share=0"), "1 to 1000"),
+            (format!("ann:{digest}:tokens=0"), "a second"),
+            (format!("ann:{digest}:requests=-1"), "a second"),
             (format!("ann:{digest}\nbob:{digest}"), "twice"),
         ] {
             let error = open(&text).unwrap_err().to_string();

@@ -16,7 +16,7 @@ use crate::generate::{Accept, Generate, NotLetIn, Prompt};
 use crate::keeper::{Keeper, Names};
 use crate::line::Closed;
 use crate::queueing::admit::Refused;
-use crate::queueing::registry::{Generation, Registry};
+use crate::queueing::registry::{Generation, Lease, Registry};
 use crate::queueing::ticket::Failure;
 use crate::replica::Replica;
 pub use engines::EngineOn;
@@ -110,10 +110,12 @@ impl Generate for LanguageModel {
         self.speech.tokenizer.encode(text, marks)
     }
 
-    fn render(&self, messages: &[Message]) -> Result<String> {
-        match &self.speech.template {
-            Some(template) => template.render(messages, true),
-            None => Err(Error::invalid("chat", "a model with a chat template", "one without: ask for a completion")),
+    fn render(&self, messages: &[Message], adapter: Option<&Lease<String>>) -> Result<String> {
+        let own = adapter.and_then(|lease| lease.beside.get::<ChatTemplate>());
+        match (own, &self.speech.template) {
+            (Some(own), model) => own.render_for(model.as_ref(), messages, true),
+            (None, Some(template)) => template.render(messages, true),
+            (None, None) => Err(Error::invalid("chat", "a model with a chat template", "one without: ask for a completion")),
         }
     }
 

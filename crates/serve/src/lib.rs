@@ -39,8 +39,10 @@ mod turns;
 
 pub use adapter_root::AdapterRoot;
 pub use config::{Config, Limits};
-pub use content::content;
+pub use content::{content, of_folder};
 pub use embedder::{Embedder, EmbeddingModel, Open, Opened};
+#[doc(hidden)]
+pub use http::bodies;
 pub use keys::{Key, Keys};
 pub use language_model::{EngineOn, LanguageModel, Speech};
 pub use metrics::cpu_seconds;

@@ -13,6 +13,7 @@ use crate::line::Closed;
 use crate::metrics::Written;
 use crate::queueing::admit::Refused;
 use crate::queueing::queues::{Queues, Tenant};
+use crate::queueing::registry::Lease;
 use crate::queueing::ticket::Failure;
 use crate::replica::Replica;
 
@@ -278,8 +279,8 @@ impl Generate for Turns {
         self.0.generator.encode(text, marks)
     }
 
-    fn render(&self, messages: &[Message]) -> Result<String> {
-        self.0.generator.render(messages)
+    fn render(&self, messages: &[Message], adapter: Option<&Lease<String>>) -> Result<String> {
+        self.0.generator.render(messages, adapter)
     }
 
     fn decode(&self, ids: &[u32]) -> Vec<u8> {

@@ -26,7 +26,9 @@ pub fn answers_as_the_library_says() {
     let file = folder.path().join("adapters.s2lc");
     bundle::write(&file, &adapters(&files.config)).unwrap();
     let (model, file) = (folder.path().to_str().unwrap(), file.to_str().unwrap());
-    let mut served = Served::start(&["--model", model, "--name", "tiny", "--adapters", file, "--invariant", "--seats", "8"]);
+    let mut served = Served::start(&["--model", model, "--name", "tiny", "--adapters", file, "--invariant", "--seats", "8", "--warm"]);
+    let made = served.notes.iter().find_map(|note| note.split_once("warm after ")?.1.split_once(": "));
+    assert!(made.is_some_and(|(_, made)| !made.starts_with("0 plans")), "{:?}", served.notes);
     let (status, body) = served.ask("/v1/models", &Value::Null);
     let names: Vec<&str> = body["data"].as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap()).collect();
     assert_eq!((status, names), (200, vec!["tiny", "high", "low", "other"]));

@@ -11,6 +11,8 @@ use serde_json::{Value, json};
 pub struct Served {
     child: Child,
     address: String,
+    /// What it told until it could be asked.
+    pub notes: Vec<String>,
 }
 
 impl Served {
@@ -24,9 +26,14 @@ impl Served {
         let mut command = Command::new(env!("CARGO_BIN_EXE_trifuse"));
         command.args(["serve", "--json", "--listen", "127.0.0.1:0", "--drain-delay", "0", "--backend", devices]).args(options);
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let notes = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
-        let address = notes.filter_map(|note| note.split_once("http://").map(|(_, address)| address.to_owned())).next().unwrap();
-        Self { child, address }
+        let mut notes = Vec::new();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+        let address = lines.find_map(|note| {
+            let address = note.split_once("http://").map(|(_, address)| address.to_owned());
+            notes.push(note);
+            address
+        });
+        Self { child, address: address.unwrap_or_else(|| panic!("no address: {notes:?}")), notes }
     }
 
     /// Where it is.

@@ -88,11 +88,11 @@ pub fn name(base: &str, ready: &mut [Ready]) -> Result<Names<Copies>> {
     }
     let others = if lists.is_empty() { Vec::new() } else { lists.split_off(1) };
     let mut registry = Registry::new(base);
-    for Generation { alias, content, adapter, about } in lists.into_iter().flatten() {
+    for Generation { alias, content, adapter, about, beside } in lists.into_iter().flatten() {
         let same =
             |list: &Vec<Generation<AdapterId>>| list.iter().find(|other| other.alias == alias && other.content == content).map(|other| Some(other.adapter));
         let copies: Option<Vec<Option<AdapterId>>> = std::iter::once(Some(Some(adapter))).chain(others.iter().map(same)).collect();
-        let generation = Generation { alias: alias.clone(), content, adapter: Copies(copies.ok_or_else(differs)?), about };
+        let generation = Generation { alias: alias.clone(), content, adapter: Copies(copies.ok_or_else(differs)?), about, beside };
         let taken = |_| Error::invalid("adapters", "names of their own, other than the model's", format!("{alias:?} twice"));
         registry.load(generation, false, None).map_err(taken)?;
     }

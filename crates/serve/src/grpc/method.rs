@@ -18,7 +18,7 @@ use crate::http::fault::Fault;
 use crate::http::kserve::answer::answer;
 use crate::http::kserve::ask::Ask;
 use crate::http::kserve::models::{Described, description};
-use crate::http::kserve::named::named;
+use crate::http::kserve::named::{asked, named};
 use crate::http::kserve::server::{extensions, is_ready};
 use crate::kserve::reply::VERSION;
 use crate::kserve::target::{Action, Target};
@@ -138,7 +138,7 @@ async fn infer(app: &Arc<App>, caller: Caller, began: Duration, held: Held) -> R
         let read = tokio::task::spawn_blocking(move || Named::read(message)).await;
         read.map_err(|_| Fault::internal())?.map_err(Fault::from)?
     };
-    let named = named(app, &target(&model, version.as_deref().unwrap_or_default()))?;
+    let named = asked(app, &target(&model, version.as_deref().unwrap_or_default())).await?;
     let ask = Ask::new(app, caller, began, &model, request, held);
     answer(ask, named, began, |reply| Ok(framed(&reply::message(reply)))).await?
 }

@@ -98,6 +98,9 @@ async fn call(app: &Arc<App>, method: Option<Method>, request: Request<Incoming>
             return Err(Fault::draining().into());
         }
         caller = Caller::of(&app.keys(), &parts.headers, account)?;
+        if method == Method::ModelInfer {
+            app.meter(caller.tenant).map_or(Ok(()), |meter| meter.request())?;
+        }
     }
     caller.timeout = [caller.timeout, time].into_iter().flatten().min();
     let answer = async {

@@ -29,7 +29,10 @@ fn models(app: &App) -> Vec<&dyn Adapters> {
 }
 
 /// The model that a request is about: the one that it names, or the only one.
-fn model<'a>(app: &'a App, base: Option<&str>) -> Result<&'a dyn Adapters, Fault> {
+///
+/// # Errors
+/// There is no such model, or more than one.
+pub fn model<'a>(app: &'a App, base: Option<&str>) -> Result<&'a dyn Adapters, Fault> {
     let models = models(app);
     let names = || models.iter().map(|model| model.base()).collect::<Vec<_>>().join(" or ");
     match (base, models.as_slice()) {
@@ -96,36 +99,51 @@ pub async fn load(State(app): State<Arc<App>>, caller: Caller, request: Request<
     let path = fields.string("lora_path")?.ok_or_else(|| Fault::expected("lora_path", "a path below the server's adapter root", "nothing"))?;
     let entry = fields.string("entry")?.unwrap_or_else(|| alias.clone());
     let wish = Wish { alias: alias.clone(), replace: fields.flag("load_inplace")?, expected: fields.string("expected_generation")? };
+    let pinned = fields.flag("pinned")?;
     let base = fields.string("base_model")?.or(fields.string("base_model_name")?);
     fields.end()?;
     let own = model(&app, base.as_deref())?.base().to_owned();
-    let Loaded { content, changed } = put(&app, own, wish, (path, entry)).await?;
+    let Loaded { content, changed } = put(&app, own, wish, (path, entry), Some(pinned), std::slice::from_ref(&alias)).await?;
     let value = json!({"lora_name": alias, "adapter_generation": content, "changed": changed});
     told(&parts.headers, format!("Success: LoRA adapter '{alias}' added successfully."), &value)
 }
 
-/// Lets a name of the model `own` lead to the adapter at a path below the server's adapter root, which of a bundle has the name that follows.
+/// Lets a name of the model `own` lead to the adapter at a path below the server's adapter root, which of a bundle has the name that follows. Where adapters come
+/// when they are asked for, another one goes that is not `wanted`, if there is no room; one that is `pinned` does not.
 ///
 /// # Errors
 /// A name that is taken; what is no adapter of the model; a device that does not take it.
-pub async fn put(app: &Arc<App>, own: String, wish: Wish, (path, entry): (String, String)) -> Result<Loaded, Fault> {
+pub async fn put(app: &Arc<App>, own: String, wish: Wish, (path, entry): (String, String), pinned: Option<bool>, wanted: &[String]) -> Result<Loaded, Fault> {
     // Names are those of one server, whichever model they lead to.
     let elsewhere = models(app).into_iter().filter(|model| model.base() != own).any(|model| model.has(&wish.alias));
     if elsewhere {
         return Err(Refused::Conflict(Conflict::Taken).into());
     }
     let _turn = app.changes.lock().await;
-    let held = Arc::clone(app);
+    let (held, wanted) = (Arc::clone(app), wanted.to_vec());
     let work = move || {
         let model = model(&held, Some(&own))?;
         model.check(&wish)?;
+        if let (Some(most), Some(true)) = (held.config.on_demand, pinned) {
+            held.demand.may_pin(most, &own, &wish.alias)?;
+        }
         let root = held.config.adapter_root.as_ref().ok_or_else(Fault::internal)?;
         let found = root.read(&path, &entry).map_err(Refused::Failed)?;
-        model.load(wish, found).map_err(|refused| match refused {
+        let alias = wish.alias.clone();
+        let most = held.config.on_demand.filter(|_| !model.has(&alias));
+        let goes = most.map_or(Ok(None), |most| held.demand.goes(model, most, &wanted))?;
+        let loaded = model.load(wish, found).map_err(|refused| match refused {
             // A device that takes nothing more because the server ends is not lost.
             Refused::Failed(Error::Device { .. }) if held.phase() == Phase::Draining => Fault::draining(),
-            other => other.into(),
-        })
+            other => Fault::from(other),
+        })?;
+        held.demand.loaded(&own, &alias, pinned);
+        // What cannot be loaded drives nothing out.
+        if let Some(goes) = goes {
+            drop(model.unload(&goes, None));
+            held.demand.gone(&own, &goes);
+        }
+        Ok(loaded)
     };
     tokio::task::spawn_blocking(work).await.map_err(|_| Fault::internal())?
 }
@@ -158,7 +176,9 @@ pub async fn take(app: &App, model: &dyn Adapters, alias: &str, expected: Option
     model.unload(alias, expected).map_err(|refused| match refused {
         Refused::NotThere(there) => Fault::no_model("lora_name", alias, &there),
         other => other.into(),
-    })
+    })?;
+    app.demand.gone(model.base(), alias);
+    Ok(())
 }
 
 /// The adapters, with what is known of each.
@@ -169,7 +189,8 @@ pub async fn list(State(app): State<Arc<App>>) -> Result<Response, Fault> {
     let all = move || {
         let of = |model: &dyn Adapters| {
             let parent = model.base().to_owned();
-            model.list().into_iter().map(move |held| card(&parent, held)).collect::<Vec<_>>()
+            let pinned = |held: &Held| app.demand.is_pinned(&parent, &held.alias);
+            model.list().into_iter().map(|held| card(&parent, pinned(&held), held)).collect::<Vec<_>>()
         };
         models(&app).into_iter().flat_map(of).collect::<Vec<Value>>()
     };
@@ -178,10 +199,10 @@ pub async fn list(State(app): State<Arc<App>>) -> Result<Response, Fault> {
     answer(&json!({"object": "list", "data": data}))
 }
 
-fn card(parent: &str, held: Held) -> Value {
+fn card(parent: &str, pinned: bool, held: Held) -> Value {
     let Held { alias, content, about, resident, users } = held;
     json!({
-        "lora_name": alias, "parent": parent, "adapter_generation": content, "resident": resident, "requests": users,
+        "lora_name": alias, "parent": parent, "adapter_generation": content, "resident": resident, "requests": users, "pinned": pinned,
         "bytes": about.map(|about| about.bytes), "cosine": about.map(|about| about.cosine),
     })
 }

@@ -7,6 +7,8 @@ use std::time::{Duration, SystemTime};
 use axum::http::HeaderMap;
 use tokio::sync::Semaphore;
 
+use super::demand::Demand;
+use super::meters::Meters;
 use crate::account::Account;
 use crate::config::Config;
 use crate::embeddings::{Embeddings, Shared};
@@ -46,6 +48,10 @@ pub struct App {
     pub config: Config,
     /// Who may ask now.
     keys: RwLock<Keys>,
+    /// What they have asked for.
+    pub meters: Meters,
+    /// Which adapters were loaded, and asked for last.
+    pub demand: Demand,
     /// Clock, metrics and ledger.
     pub shared: Shared,
     /// The model that embeds, where there is one.
@@ -86,6 +92,8 @@ impl App {
         Self {
             config,
             keys,
+            meters: Meters::default(),
+            demand: Demand::default(),
             shared,
             embeddings,
             generator,

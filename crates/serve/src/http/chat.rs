@@ -23,7 +23,7 @@ use super::writing::{Chunks, Writing, model, usage};
 const MOST_TOP: u64 = 20;
 
 /// What is asked for.
-struct Ask {
+pub struct Ask {
     model: String,
     messages: Vec<Message>,
     logprobs: bool,
@@ -31,7 +31,11 @@ struct Ask {
 }
 
 impl Ask {
-    fn read(body: &[u8]) -> Result<Self, Fault> {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// It is not sound.
+    pub fn read(body: &[u8]) -> Result<Self, Fault> {
         let mut fields = Fields::read(body)?;
         let name = fields.string("model")?.ok_or_else(|| Fault::expected("model", "the name of a model", "nothing"))?;
         let messages = messages(fields.needed("messages", "an array of messages")?)?;
@@ -110,10 +114,10 @@ pub async fn chat(State(app): State<Arc<App>>, caller: Caller, request: Request<
     let (parts, body) = request.into_parts();
     let body = super::body::read(&app, &parts.headers, body, limits.body_bytes).await?;
     let Ask { model: name, messages, logprobs, mut writing } = Ask::read(&body.bytes)?;
-    let (generator, adapter) = model(&app, &name)?;
-    let own = Arc::clone(&generator);
+    let (generator, adapter) = model(&app, &name).await?;
+    let (own, lease) = (Arc::clone(&generator), adapter.clone());
     let encode = move || {
-        let text = own.render(&messages).map_err(refused)?;
+        let text = own.render(&messages, lease.as_ref()).map_err(refused)?;
         own.encode(&text, false).map_err(|_| Fault::expected("messages", "texts that the model has tokens for", "another"))
     };
     let ids = tokio::task::spawn_blocking(encode).await.map_err(|_| Fault::internal())??;

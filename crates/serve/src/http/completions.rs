@@ -25,7 +25,7 @@ const MAX_TOKENS: usize = 16;
 const MOST_TOP: u64 = 5;
 
 /// What is asked for.
-struct Ask {
+pub struct Ask {
     model: String,
     prompts: Vec<Input>,
     echo: bool,
@@ -34,7 +34,11 @@ struct Ask {
 }
 
 impl Ask {
-    fn read(body: &[u8], most: usize) -> Result<Self, Fault> {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// It is not sound.
+    pub fn read(body: &[u8], most: usize) -> Result<Self, Fault> {
         let mut fields = Fields::read(body)?;
         let name = fields.string("model")?.ok_or_else(|| Fault::expected("model", "the name of a model", "nothing"))?;
         let prompts = inputs("prompt", fields.needed("prompt", "a string, strings, ids or arrays of ids")?, most)?;
@@ -77,7 +81,7 @@ pub async fn completions(State(app): State<Arc<App>>, caller: Caller, request: R
     let (parts, body) = request.into_parts();
     let body = super::body::read(&app, &parts.headers, body, limits.body_bytes).await?;
     let Ask { model: name, prompts, echo, logprobs, mut writing } = Ask::read(&body.bytes, limits.inputs)?;
-    let (generator, adapter) = model(&app, &name)?;
+    let (generator, adapter) = model(&app, &name).await?;
     let frame = json!({"id": format!("cmpl-{}", app.request_id()), "object": "text_completion", "created": app.now(), "model": name});
     let prompts = encoded(&generator, prompts).await?;
     let told = |ids: &[u32]| if echo { String::from_utf8_lossy(&generator.decode(ids)).into_owned() } else { String::new() };

@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 
 use super::app::App;
 use super::caller::Caller;
+use super::demand::leased;
 use super::fault::Fault;
 use super::fields::Fields;
 use super::inputs::{Input, inputs};
@@ -26,7 +27,7 @@ use crate::line::{Copies, Sentence};
 use crate::queueing::registry::{Lease, Model};
 
 /// What is asked for.
-struct Ask {
+pub struct Ask {
     model: String,
     input: Vec<Input>,
     base64: bool,
@@ -36,7 +37,11 @@ struct Ask {
 }
 
 impl Ask {
-    fn read(body: &[u8], most: usize) -> Result<Self, Fault> {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// It is not sound.
+    pub fn read(body: &[u8], most: usize) -> Result<Self, Fault> {
         let mut fields = Fields::read(body)?;
         let ask = Self {
             model: fields.string("model")?.ok_or_else(|| Fault::expected("model", "the name of a model", "nothing"))?,
@@ -53,6 +58,12 @@ impl Ask {
         fields.ignore("user");
         fields.end()?;
         Ok(ask)
+    }
+
+    /// Every name in it.
+    fn names(&self) -> Vec<String> {
+        let adapters = self.adapters.as_ref().and_then(Value::as_array).into_iter().flatten();
+        std::iter::once(self.model.as_str()).chain(adapters.filter_map(Value::as_str)).map(str::to_owned).collect()
     }
 
     /// The adapter of each input.
@@ -124,7 +135,7 @@ pub async fn embeddings(State(app): State<Arc<App>>, caller: Caller, request: Re
         return Err(no_vectors(&app, "model", &ask.model, None));
     };
     caller.account.asks(&ask.model);
-    let models = ask.models(&app, embeddings)?;
+    let models = leased(&app, embeddings.adapters().base(), || ask.names(), || ask.models(&app, embeddings)).await?;
     if ask.dimensions.is_some_and(|dimensions| dimensions != embeddings.width as u64) {
         let message = format!("dimensions: expected {}, as the model has, or nothing", embeddings.width);
         return Err(Fault::param("dimensions", "unsupported_parameter", message));
@@ -141,10 +152,13 @@ pub async fn embeddings(State(app): State<Arc<App>>, caller: Caller, request: Re
         tokio::task::spawn_blocking(move || tokens(&own, input, truncate)).await.map_err(|_| Fault::internal())??
     };
     let count: usize = tokens.iter().map(Vec::len).sum();
+    let meter = app.meter(caller.tenant);
+    meter.as_ref().map_or(Ok(()), |meter| meter.prompt(count))?;
     let sentences =
         tokens.into_iter().zip(models.iter().cloned()).map(|(ids, adapter)| Sentence { ids, adapter, spent: Arc::clone(caller.account.spent()) }).collect();
     let (answer, answered) = oneshot::channel();
-    let waiter = embeddings.enter(caller.tenant, sentences, deadline, Box::new(move |result| drop(answer.send(result))))?;
+    let entered = embeddings.enter(caller.tenant, sentences, deadline, Box::new(move |result| drop(answer.send(result))));
+    let waiter = entered.inspect_err(|_| meter.iter().for_each(|meter| meter.back(count)))?;
     count_names(&app, embeddings, &models);
     let rows = answered.await.map_err(|_| Fault::internal())??;
     drop(waiter);

@@ -37,6 +37,19 @@ pub struct Fault {
 /// The header by which OpenAI's clients are told not to try again.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
+/// The most characters of words about a request that is not sound, and of the field that they name. Both may have been sent: an answer does not give back as much
+/// as it was given.
+const LONGEST: usize = 1000;
+const LONGEST_PARAM: usize = 200;
+
+/// A text, or its first characters where there are more.
+fn short(text: String, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
+
 impl Fault {
     fn new(status: StatusCode, kind: &'static str, code: &'static str, message: impl Into<String>) -> Self {
         Self { status, kind, code, message: message.into(), param: None, retry_after: None, allow: None, close: false }
@@ -44,12 +57,12 @@ impl Fault {
 
     /// The request is not sound.
     pub fn invalid(code: &'static str, message: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", code, message)
+        Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", code, short(message.into(), LONGEST))
     }
 
     /// The field `param` is not sound.
     pub fn param(param: impl Into<String>, code: &'static str, message: impl Into<String>) -> Self {
-        Self { param: Some(param.into()), ..Self::invalid(code, message) }
+        Self { param: Some(short(param.into(), LONGEST_PARAM)), ..Self::invalid(code, message) }
     }
 
     /// The field `param` holds something other than is expected.
@@ -144,6 +157,20 @@ impl Fault {
         let message = "the server holds as many bytes of requests as it may; ask later";
         let fault = Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", "overloaded", message);
         Self { retry_after: Some(Duration::from_secs(1)), close: true, ..fault }
+    }
+
+    /// Adapters that are in use have all the room for those that come when they are asked for.
+    pub fn crowded(most: usize) -> Self {
+        let message = format!("requests have all of the {most} adapters that may be loaded at once; ask later");
+        let fault = Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", "overloaded", message);
+        Self { retry_after: Some(Duration::from_secs(1)), ..fault }
+    }
+
+    /// The key has asked for as much as it may a second.
+    pub fn rate(most: u32, what: &str, wait: Duration) -> Self {
+        let message = format!("expected at most {most} {what} a second of this key, found more; ask again in {:.1} s", wait.as_secs_f64());
+        let fault = Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", "rate_limit_exceeded", message);
+        Self { retry_after: Some(wait), ..fault }
     }
 
     /// The body is of another type.

@@ -11,6 +11,19 @@ use super::embeddings::json as answer;
 use super::fault::Fault;
 use super::missing::not_there;
 
+/// The adapters below the adapter root that are loaded when a request names them, and are not there yet. Of which model they are shows when they are loaded, where
+/// there are two.
+fn listed(app: &App, there: &[Value]) -> Vec<Value> {
+    let (Some(root), Some(_)) = (&app.config.adapter_root, app.config.on_demand) else { return Vec::new() };
+    let most = there.first().map_or(Value::Null, |card| card["max_model_len"].clone());
+    let bases: Vec<&Value> = there.iter().filter(|card| card["parent"].is_null()).collect();
+    let parent = if let [only] = bases[..] { only["id"].clone() } else { Value::Null };
+    let names = root.names().into_iter().filter(|name| there.iter().all(|card| card["id"] != **name));
+    names
+        .map(|name| json!({"id": name, "object": "model", "created": app.started, "owned_by": "trifuse", "root": name, "parent": parent, "max_model_len": most, "state": "listed"}))
+        .collect()
+}
+
 fn card(app: &App, id: &str, parent: Option<&str>, generation: Option<&str>, max_tokens: usize) -> Value {
     let mut card = json!({
         "id": id, "object": "model", "created": app.started, "owned_by": "trifuse", "root": id, "parent": parent, "max_model_len": max_tokens, "state": "ready",
@@ -34,6 +47,8 @@ pub fn cards(app: &App) -> Vec<Value> {
         cards.push(card(app, names.base(), None, None, most));
         cards.extend(names.adapters().map(|own| card(app, &own.alias, Some(names.base()), Some(&own.content), most)));
     }
+    let listed = listed(app, &cards);
+    cards.extend(listed);
     cards
 }
 

@@ -44,6 +44,11 @@ pub fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
+/// Whether a request to that path asks a model for something that a key may have a bounded number of.
+fn asks_a_model(path: &str) -> bool {
+    matches!(path, "/v1/embeddings" | "/v1/completions" | "/v1/chat/completions") || (path.starts_with("/v2/models/") && path.ends_with("/infer"))
+}
+
 /// What a request is called in traces.
 fn about(request: &Request<Body>) -> About {
     let (method, route) = (request.method().as_str(), route(request.uri().path()));
@@ -67,6 +72,9 @@ pub async fn answer(app: &Arc<App>, mut router: Router, mut request: Request<Bod
             return Err(Fault::draining());
         }
         let caller = Caller::of(&app.keys(), request.headers(), account.clone())?;
+        if asks_a_model(&path) {
+            app.meter(caller.tenant).map_or(Ok(()), |meter| meter.request())?;
+        }
         request.extensions_mut().insert(caller);
         Ok(())
     };

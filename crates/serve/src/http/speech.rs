@@ -6,6 +6,7 @@ use std::time::Instant;
 use trifuse::llm::schedule::Finish;
 use trifuse::llm::tokens::Detokenizer;
 
+use super::meters::Meter;
 use crate::account::Account;
 use crate::generate::{Coming, Generate, Token};
 use crate::metrics::{Finished, Metrics};
@@ -27,10 +28,17 @@ pub struct Speech {
     fresh: Vec<Token>,
     /// The number of its tokens so far.
     pub tokens: usize,
+    of: Of,
+}
+
+/// What a text belongs to.
+pub struct Of {
     /// The tokens of its prompt.
-    prompt: usize,
+    pub prompt: usize,
     /// What is known of its request, which has not ended before the text has.
-    account: Account,
+    pub account: Account,
+    /// What its key has asked for, where that is bounded.
+    pub meter: Option<Arc<Meter>>,
 }
 
 /// A part of a text.
@@ -46,9 +54,8 @@ pub struct Part {
 
 impl Speech {
     /// The text of `coming`, whose prompt of so many tokens the engine got at `since`.
-    pub fn new(coming: Coming, text: Detokenizer, generator: Arc<dyn Generate>, metrics: Arc<Metrics>, since: Instant, of: (usize, Account)) -> Self {
-        let (prompt, account) = of;
-        Self { coming, text, generator, metrics, began: since, ended: false, since, fresh: Vec::new(), tokens: 0, prompt, account }
+    pub fn new(coming: Coming, text: Detokenizer, generator: Arc<dyn Generate>, metrics: Arc<Metrics>, since: Instant, of: Of) -> Self {
+        Self { coming, text, generator, metrics, began: since, ended: false, since, fresh: Vec::new(), tokens: 0, of }
     }
 
     /// The next part. Behind one that ends the text there is none.
@@ -64,7 +71,7 @@ impl Speech {
             let now = Instant::now();
             let written = &self.metrics.written;
             if self.tokens == 0 {
-                self.account.begun(now - self.since);
+                self.of.account.begun(now - self.since);
             }
             let times = if self.tokens == 0 { &written.first_token } else { &written.next_token };
             times.observe((now - self.since).as_secs_f64());
@@ -99,9 +106,12 @@ impl Speech {
     fn end(&mut self, how: Finished) {
         if !std::mem::replace(&mut self.ended, true) {
             self.metrics.written.end(how, self.began.elapsed());
-            self.account.has(self.prompt, self.tokens);
+            self.of.account.has(self.of.prompt, self.tokens);
             if matches!(how, Finished::Abort | Finished::Error) {
-                self.account.failed(how.name());
+                self.of.account.failed(how.name());
+            }
+            if let Some(meter) = &self.of.meter {
+                meter.wrote(self.tokens);
             }
         }
     }

@@ -14,10 +14,11 @@ use trifuse::llm::{Grammar, Structure};
 
 use super::app::App;
 use super::caller::Caller;
+use super::demand::leased;
 use super::fault::Fault;
 use super::fields::Fields;
 use super::missing::no_text;
-use super::speech::{Part, Speech};
+use super::speech::{Of, Part, Speech};
 use super::sse::{Events, Gone};
 use super::structured::structure;
 use crate::generate::{Generate, Prompt, answer};
@@ -139,6 +140,8 @@ impl Writing {
         }
         self.params.validate(generator.vocabulary()).map_err(|error| Fault::invalid("invalid_value", error.to_string()))?;
         let text = Detokenizer::new(self.stops.clone()).map_err(|error| Fault::expected("stop", "strings that are not empty", error))?.after(last);
+        let meter = app.meter(caller.tenant);
+        meter.as_ref().map_or(Ok(()), |meter| meter.prompt(ids.len()))?;
         let (accept, pending) = answer(&app.shared.ledger);
         let name = adapter.as_ref().map_or_else(|| generator.keeper().base().to_owned(), |lease| lease.alias.clone());
         let prompt = Prompt {
@@ -151,9 +154,13 @@ impl Writing {
             tenant: caller.tenant,
             timeout: caller.timeout,
         };
-        let (since, of) = (Instant::now(), (prompt.ids.len(), caller.account.clone()));
+        let of = Of { prompt: prompt.ids.len(), account: caller.account.clone(), meter };
+        let since = Instant::now();
         caller.account.asks(&name);
-        generator.submit(prompt, accept).map_err(|refused| refused.closed)?;
+        generator.submit(prompt, accept).map_err(|refused| {
+            of.meter.iter().for_each(|meter| meter.back(of.prompt));
+            refused.closed
+        })?;
         app.shared.metrics.models.asked(&name);
         Ok(Speech::new(pending.begin().await?, text, Arc::clone(generator), Arc::clone(&app.shared.metrics), since, of))
     }
@@ -187,14 +194,17 @@ type Writer = (Arc<dyn Generate>, Option<Lease<String>>);
 ///
 /// # Errors
 /// There is no such model.
-pub fn model(app: &App, model: &str) -> Result<Writer, Fault> {
+pub async fn model(app: &Arc<App>, model: &str) -> Result<Writer, Fault> {
     let Some(generator) = &app.generator else { return Err(no_text(app, model, None)) };
-    let found = generator.keeper().names().lease(model);
-    match found {
-        Ok(Model::Base) => Ok((Arc::clone(generator), None)),
-        Ok(Model::Adapter(lease)) => Ok((Arc::clone(generator), Some(lease))),
-        Err(there) => Err(no_text(app, model, Some(&there))),
-    }
+    let lease = || {
+        let found = generator.keeper().names().lease(model);
+        match found {
+            Ok(Model::Base) => Ok((Arc::clone(generator), None)),
+            Ok(Model::Adapter(lease)) => Ok((Arc::clone(generator), Some(lease))),
+            Err(there) => Err(no_text(app, model, Some(&there))),
+        }
+    };
+    leased(app, generator.keeper().base(), || vec![model.to_owned()], lease).await
 }
 
 /// Asks the engine for one token, as a request would.

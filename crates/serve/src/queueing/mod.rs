@@ -8,5 +8,6 @@ pub mod clock;
 pub mod gather;
 pub mod ledger;
 pub mod queues;
+pub mod rate;
 pub mod registry;
 pub mod ticket;

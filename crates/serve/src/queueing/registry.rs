@@ -1,5 +1,6 @@
 //! Names of models: the base, and an alias an adapter. An alias leads to a generation of the adapter, and a request keeps the one that it began with.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -10,6 +11,37 @@ pub struct About {
     pub bytes: u64,
     /// The least cosine of what it was trained to be and what is served, over its projections.
     pub cosine: f64,
+}
+
+/// What a kind of model has of an adapter besides, such as the template of its chats; nothing here looks into it.
+#[derive(Clone, Default)]
+pub struct Beside(Option<Arc<dyn Any + Send + Sync>>);
+
+impl Beside {
+    /// This.
+    pub fn new<T: Any + Send + Sync>(value: T) -> Self {
+        Self(Some(Arc::new(value)))
+    }
+
+    /// What it is, where it is of that type.
+    pub fn get<T: Any>(&self) -> Option<&T> {
+        self.0.as_ref()?.downcast_ref()
+    }
+}
+
+impl PartialEq for Beside {
+    fn eq(&self, other: &Self) -> bool {
+        match (&self.0, &other.0) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (one, other) => one.is_none() && other.is_none(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Beside {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.0.is_some() { "something" } else { "nothing" })
+    }
 }
 
 /// One content of an adapter, under an alias.
@@ -23,6 +55,15 @@ pub struct Generation<A> {
     pub adapter: A,
     /// What else is known of it.
     pub about: Option<About>,
+    /// What its kind of model has of it besides.
+    pub beside: Beside,
+}
+
+impl<A> Generation<A> {
+    /// A content of which nothing else is known.
+    pub fn new(alias: impl Into<String>, content: impl Into<String>, adapter: A) -> Self {
+        Self { alias: alias.into(), content: content.into(), adapter, about: None, beside: Beside::default() }
+    }
 }
 
 /// A generation that stays as long as somebody holds this.

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use trifuse_serve::queueing::registry::{Conflict, Generation, Lease, Model, Registry};
 
 fn generation(alias: usize, number: u32) -> Generation<u32> {
-    Generation { alias: format!("a{alias}"), content: number.to_string(), adapter: number, about: None }
+    Generation::new(format!("a{alias}"), number.to_string(), number)
 }
 
 #[derive(Clone, Debug)]
@@ -80,7 +80,7 @@ fn a_name_that_is_not_there_leads_nowhere() {
 #[test]
 fn a_name_changes_from_what_was_expected_alone() {
     let mut registry = Registry::new("base");
-    assert_eq!(registry.load(Generation { alias: "base".into(), content: "1".into(), adapter: 1, about: None }, true, None), Err(Conflict::Taken));
+    assert_eq!(registry.load(Generation::new("base", "1", 1), true, None), Err(Conflict::Taken));
     assert_eq!(registry.load(generation(0, 1), false, Some("0")), Err(Conflict::Generation(None)));
     registry.load(generation(0, 1), false, None).unwrap();
     assert_eq!(registry.load(generation(0, 2), false, None), Err(Conflict::Taken));

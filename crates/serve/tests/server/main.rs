@@ -1,6 +1,7 @@
 //! A server asked through real sockets: OpenAI's routes in `http`, the open inference protocol in `kserve`. One program, so that the library is linked once.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod golden;
 mod http;
 mod kserve;
 #[path = "../support/mod.rs"]

@@ -79,9 +79,9 @@ impl Shelf {
     pub fn begin(&self) -> impl FnOnce(&mut Opened) + Send + 'static {
         let first = Arc::clone(&self.first);
         move |opened| {
-            for (alias, Found { content, adapter }) in first.iter() {
+            for (alias, Found { content, adapter, .. }) in first.iter() {
                 let adapter = opened.embedder.add(alias, adapter.clone()).unwrap();
-                opened.adapters.push(Generation { alias: alias.clone(), content: content.clone(), adapter, about: None });
+                opened.adapters.push(Generation::new(alias, content, adapter));
             }
         }
     }

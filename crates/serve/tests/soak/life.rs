@@ -22,7 +22,7 @@ use super::killed::kill_clients;
 use super::mutants;
 use super::mutate::Rng;
 use super::pace;
-use super::support::{tiny, writer};
+use super::support::{backend, tiny, writer};
 use super::world::World;
 
 /// Callers of the open loop, each with a connection: more than are ever under way.
@@ -129,7 +129,7 @@ impl<'a> Life<'a> {
         let faults = if spared { Faults::none() } else { Faults::new(self.seed) };
         let mut model = tiny::model_with(self.world.encoder.path(), self.opens(faults));
         if !spared && self.seed.is_multiple_of(2) {
-            model = model.and("cpu:0", tiny::opens(self.world.encoder.path(), self.opens(Faults::short(self.seed + 1))));
+            model = model.and(backend::name(), tiny::opens(self.world.encoder.path(), self.opens(Faults::short(self.seed + 1))));
         }
         let models = Models {
             embeddings: Some(model),

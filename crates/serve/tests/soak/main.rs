@@ -1,12 +1,18 @@
 //! A server that is asked without an end, by clients of every sort, on a device that fails: nothing is lost, nothing is wrong, and all is given back.
 //!
-//! `TRIFUSE_SOAK_SECONDS` says how long (15), and `TRIFUSE_SOAK_SEED` what is drawn (1).
+//! `TRIFUSE_SOAK_SECONDS` says how long (15), and `TRIFUSE_SOAK_SEED` what is drawn (1). `TRIFUSE_BACKEND` names the device behind the faults (cpu): the encoder,
+//! the language model and attention all run there, in the type that it serves models in, or in `TRIFUSE_SOAK_DTYPE`.
+//!
+//! Right answers are computed on that device before the load, each alone, and compared bit for bit. That holds on a GPU by settings: the encoder has room for its
+//! adapters from the start (`support/backend.rs`), the language model's engine is invariant (`support/writer.rs`), and a query of attention with blocks is
+//! computed in the way of several queries, with others or without (`attention.rs`).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod adapters;
 mod attention;
 mod callers;
 #[path = "../server/kserve/case.rs"]
+#[allow(dead_code, reason = "the server's own tests ask the library beside a server")]
 mod case;
 mod changes;
 mod counts;
@@ -110,7 +116,10 @@ fn a_server_loses_nothing_and_answers_nothing_wrong() {
     }
     let (before, after) = (level.unwrap(), Figures::settled());
     let lived = began.elapsed().as_secs_f64();
-    println!("seed {seed}: {can:.0}/s can be done; {number} lives in {lived:.1} s: {all}; {before} after {WARM} lives, {after} at the end");
+    let (device, dtype) = (&world.device, support::backend::dtype(&world.device));
+    println!(
+        "{device:?} in {dtype}, seed {seed}: {can:.0}/s can be done; {number} lives in {lived:.1} s: {all}; {before} after {WARM} lives, {after} at the end"
+    );
     all.check_every_sort();
     all.check_pace();
     after.check(&before);

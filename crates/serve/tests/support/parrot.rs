@@ -30,7 +30,7 @@ pub struct Parrot {
 impl Default for Parrot {
     fn default() -> Self {
         let mut registry = Registry::new("parrot");
-        registry.load(Generation { alias: "loud".into(), content: "1".into(), adapter: "loud".into(), about: None }, false, None).unwrap();
+        registry.load(Generation::new("loud", "1", "loud".into()), false, None).unwrap();
         Self {
             prompts: Mutex::default(),
             bounded: false,
@@ -73,7 +73,7 @@ impl Generate for Parrot {
         Ok(marks.then_some(1).into_iter().chain(text.bytes().map(u32::from)).collect())
     }
 
-    fn render(&self, messages: &[Message]) -> Result<String> {
+    fn render(&self, messages: &[Message], _: Option<&Lease<String>>) -> Result<String> {
         match messages.last() {
             Some(last) if last.role == "user" => Ok(last.content.clone()),
             _ => Err(Error::invalid("chat", "a turn of the user", "another")),

@@ -11,11 +11,12 @@ use trifuse::adapters::encode::{EncodeOptions, Source, encode};
 use trifuse::adapters::encoded::{Matrix, Population, Rung};
 use trifuse::adapters::engine::ForModel;
 use trifuse::adapters::peft::{Lora, LoraAdapter};
-use trifuse::backends::cpu::Cpu;
-use trifuse::device::Open as _;
+use trifuse::backends::AnyDevice;
 use trifuse::model::{Encoder, EncoderOptions, Row, Text};
 use trifuse_serve::queueing::registry::Generation;
 use trifuse_serve::{Embedder, EmbeddingModel, Open, Opened};
+
+use super::backend;
 
 pub const WIDTH: usize = 32;
 const WIDE: usize = 64;
@@ -114,9 +115,10 @@ fn population() -> Population {
     encode(&sources, &EncodeOptions { rungs: Some(vec![Rung::Plain]), ..EncodeOptions::default() }, &|_, _| {}).unwrap()
 }
 
-pub fn encoder(folder: &Path) -> Encoder<Cpu> {
-    let device = Arc::new(Cpu::open(0).unwrap());
-    let mut encoder = Encoder::open(device, folder, EncoderOptions::default()).unwrap();
+pub fn encoder(folder: &Path) -> Encoder<AnyDevice> {
+    let device = backend::open();
+    let options = EncoderOptions { dtype: backend::dtype(&device), reserve: backend::reserve(&device), ..EncoderOptions::default() };
+    let mut encoder = Encoder::open(Arc::new(device), folder, options).unwrap();
     let config = encoder.config();
     let source = ForModel::new(Some(Box::new(population())), (0..config.layers).flat_map(|layer| config.projections(layer)));
     encoder.attach(Box::new(source)).unwrap();
@@ -142,7 +144,7 @@ pub fn peft(folder: &Path, seed: u64, rank: usize, width: usize) {
 
 /// The model as a server takes it; `change` may put something else in its place.
 pub fn model_with(folder: &Path, change: impl FnOnce(&mut Opened) + Send + 'static) -> EmbeddingModel {
-    EmbeddingModel::new(NAME, "cpu:0", opens(folder, change))
+    EmbeddingModel::new(NAME, backend::name(), opens(folder, change))
 }
 
 /// What opens the model on a device; `change` may put something else in its place.
@@ -153,13 +155,13 @@ pub fn opens(folder: &Path, change: impl FnOnce(&mut Opened) + Send + 'static) -
 /// What opens the model on a device, with the encoder inside something else.
 pub fn opens_as(
     folder: &Path,
-    wrap: impl FnOnce(Encoder<Cpu>) -> Box<dyn Embedder> + Send + 'static,
+    wrap: impl FnOnce(Encoder<AnyDevice>) -> Box<dyn Embedder> + Send + 'static,
     change: impl FnOnce(&mut Opened) + Send + 'static,
 ) -> Open {
     let folder = folder.to_path_buf();
     let open = move || {
         let encoder = encoder(&folder);
-        let generation = |name: &&str| Generation { alias: (*name).into(), content: format!("{name}-1"), adapter: encoder.adapter(name).unwrap(), about: None };
+        let generation = |name: &&str| Generation::new(*name, format!("{name}-1"), encoder.adapter(name).unwrap());
         let adapters = ADAPTERS.iter().map(generation).collect();
         let text = Text::open(&folder, encoder.config())?;
         let mut opened = Opened { text, adapters, width: WIDTH, vocabulary: WORDS as u32, batch_tokens: 1024, warm: false, embedder: wrap(encoder) };
@@ -171,7 +173,7 @@ pub fn opens_as(
 
 /// What the library gives, one sentence alone at a time.
 pub struct Reference {
-    encoder: Encoder<Cpu>,
+    encoder: Encoder<AnyDevice>,
     text: Text,
 }
 

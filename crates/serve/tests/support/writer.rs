@@ -10,14 +10,13 @@ use trifuse::DType;
 use trifuse::adapters::encode::{EncodeOptions, Source, encode};
 use trifuse::adapters::encoded::{Matrix, Population, Rung};
 use trifuse::adapters::peft::Lora;
-use trifuse::backend::Backend;
-use trifuse::backends::cpu::Cpu;
-use trifuse::device::Open;
+use trifuse::backends::AnyDevice;
 use trifuse::llm::engine::{Engine, EngineOptions};
 use trifuse::llm::{Config, Files, Model};
 use trifuse_serve::queueing::registry::Generation;
 use trifuse_serve::{EngineOn, LanguageModel, Speech};
 
+use super::backend;
 use super::tiny::{Tensor, store, values};
 
 const HIDDEN: usize = 32;
@@ -84,22 +83,38 @@ fn population(config: &Config) -> Population {
     encode(&sources, &EncodeOptions { rungs: Some(vec![Rung::Plain]), ..EncodeOptions::default() }, &|_, _| {}).unwrap()
 }
 
+/// Writes a PEFT folder of an adapter of the model's queries and values.
+pub fn peft(folder: &Path, seed: u64) {
+    std::fs::create_dir_all(folder).unwrap();
+    let config = json!({"peft_type": "LORA", "r": RANK, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj"]});
+    std::fs::write(folder.join("adapter_config.json"), config.to_string()).unwrap();
+    let mut tensors: Vec<Tensor> = Vec::new();
+    for (layer, name, outputs) in (0..LAYERS).flat_map(|layer| [(layer, "q_proj", HIDDEN), (layer, "v_proj", HIDDEN / 2)]) {
+        for (part, shape) in [("lora_A", [RANK, HIDDEN]), ("lora_B", [outputs, RANK])] {
+            let drawn = values(seed + tensors.len() as u64, shape[0] * shape[1], 0.8);
+            tensors.push((format!("base_model.model.model.layers.{layer}.self_attn.{name}.{part}.weight"), shape.to_vec(), drawn));
+        }
+    }
+    store(&folder.join("adapter_model.safetensors"), &tensors);
+}
+
 /// The model as a server takes it: each answer has the bits that it has alone.
 pub fn model(folder: &Path) -> LanguageModel {
-    model_on(folder, vec![Cpu::open(0).unwrap()])
+    model_on(folder, vec![backend::open()])
 }
 
 /// The same on these devices.
-pub fn model_on<D: Backend>(folder: &Path, devices: Vec<D>) -> LanguageModel {
+pub fn model_on(folder: &Path, devices: Vec<AnyDevice>) -> LanguageModel {
     let files = Files::open(folder).unwrap();
     let options = EngineOptions::default().with_page(8).with_cache_bytes(16 << 20).with_seats(16).with_context(Some(256)).with_invariant(true);
-    let engine = |device: D| {
-        let model = Model::open(Arc::new(device), &files, DType::F32).unwrap();
+    let engine = |device: AnyDevice| {
+        let dtype = backend::dtype(&device);
+        let model = Model::open(Arc::new(device), &files, dtype).unwrap();
         let engine = Engine::new(model, options, Some(Box::new(population(&files.config)))).unwrap();
-        EngineOn::start("cpu:0", engine).unwrap()
+        EngineOn::start(backend::name(), engine).unwrap()
     };
     let engines = devices.into_iter().map(engine).collect();
-    let generation = |name: &&str| Generation { alias: (*name).into(), content: format!("{name}-1"), adapter: (*name).into(), about: None };
+    let generation = |name: &&str| Generation::new(*name, format!("{name}-1"), (*name).to_owned());
     let adapters = ADAPTERS.iter().map(generation).collect();
     let Files { tokenizer, template, ends, .. } = files;
     LanguageModel::start(engines, Speech { name: NAME.into(), tokenizer, template, ends, adapters }).unwrap()
@@ -108,7 +123,7 @@ pub fn model_on<D: Backend>(folder: &Path, devices: Vec<D>) -> LanguageModel {
 /// What the base writes behind a prompt where nothing else runs: always the most probable token.
 pub fn alone(folder: &Path, prompts: &[Vec<u32>], most: usize) -> Vec<String> {
     let files = Files::open(folder).unwrap();
-    let mut model = Model::open(Arc::new(Cpu::open(0).unwrap()), &files, DType::F32).unwrap();
+    let mut model = Model::open(Arc::new(backend::open()), &files, DType::F32).unwrap();
     let mut write = |prompt: &Vec<u32>| {
         let mut context = model.context(prompt.len() + most).unwrap();
         let (mut logits, mut ids) = (model.run(&mut context, prompt, 1).unwrap(), Vec::new());

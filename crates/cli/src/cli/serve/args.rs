@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use trifuse::DType;
 
+use super::again::OnLoss;
 use crate::cli::values;
 
 /// Arguments of `serve`.
@@ -29,6 +30,9 @@ pub struct Args {
     /// A folder whose adapters may be loaded and unloaded over HTTP while the server runs, by a key with :admin where there are keys
     #[arg(long, value_name = "DIR")]
     pub adapter_root: Option<PathBuf>,
+    /// Load an adapter below --adapter-root when a request first names its folder; at most --adapter-room of them are there at once
+    #[arg(long, requires = "adapter_root")]
+    pub load_on_demand: bool,
     /// Adapters that device memory is kept free for with --adapter-root; for more it grows, while requests wait
     #[arg(long, default_value_t = 8, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=65536))]
     pub adapter_room: u32,
@@ -67,6 +71,9 @@ pub struct Args {
     /// Give each request of a language model the bits that it has alone, whatever runs beside it (slower where few run)
     #[arg(long)]
     pub invariant: bool,
+    /// Make all that requests need before the port opens: plans, compiled code, graphs, memory. An encoder on a GPU does so without it
+    #[arg(long)]
+    pub warm: bool,
     /// The longest estimated wait, in seconds, at which a request is let in; behind it the answer is 429
     #[arg(long, default_value_t = 2.0, value_name = "SECONDS", value_parser = seconds)]
     pub max_wait: f64,
@@ -76,12 +83,22 @@ pub struct Args {
     /// Threads that serve connections, and as many that tokenize; by default one a core
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub threads: Option<u16>,
+    /// What becomes of the process once all its devices are lost: it ends, or begins anew by itself where it has served for a minute
+    #[arg(long, value_enum, default_value = "exit", value_name = "WHAT")]
+    pub on_device_loss: OnLoss,
     /// How long requests are still taken once the program is asked to end, in seconds
     #[arg(long, default_value_t = 5.0, value_name = "SECONDS", value_parser = seconds)]
     pub drain_delay: f64,
     /// How long requests under way may take from then on, in seconds
     #[arg(long, default_value_t = 30.0, value_name = "SECONDS", value_parser = seconds)]
     pub drain_timeout: f64,
+}
+
+impl Args {
+    /// Adapters that memory is kept free for, where any may come. One that is loaded for a request is there before the one that makes room for it has gone.
+    pub fn room(&self) -> Option<u32> {
+        self.adapter_root.as_ref().map(|_| self.adapter_room + u32::from(self.load_on_demand))
+    }
 }
 
 /// A server whose names of metrics are known.

@@ -3,24 +3,21 @@
 use std::path::PathBuf;
 
 use trifuse::adapters::encoded::EncodedAdapter;
-use trifuse::adapters::peft::{CONFIG_FILE, TENSOR_FILE, adapter_folders};
+use trifuse::adapters::peft::adapter_folders;
 use trifuse::{Error, Result};
-use trifuse_serve::content;
-use trifuse_serve::queueing::registry::{About, Generation};
+use trifuse_serve::queueing::registry::{About, Beside, Generation};
+use trifuse_serve::{content, of_folder};
 
-/// What tells the contents of adapters with these names apart, whose files lie at `paths`.
-fn contents(names: &[&str], paths: &[PathBuf]) -> Result<Vec<String>> {
+/// What tells the contents of adapters with these names apart, whose files lie at `paths`, and what else lies there.
+fn contents(names: &[&str], paths: &[PathBuf]) -> Result<Vec<(String, Beside)>> {
     let bundle = if let [path] = paths { Some(path).filter(|path| path.is_file()) } else { None };
     let mut folders = Vec::new();
     for path in paths.iter().filter(|_| bundle.is_none()) {
         folders.extend(adapter_folders(path)?);
     }
     let one = |name: &&str| match (bundle, folders.iter().find(|folder| folder.name == *name)) {
-        (Some(bundle), _) => content([bundle.as_path()], name),
-        (None, Some(found)) => {
-            let files = [CONFIG_FILE, TENSOR_FILE].map(|file| found.folder.join(file));
-            content(files.iter().map(PathBuf::as_path), "")
-        }
+        (Some(bundle), _) => Ok((content([bundle.as_path()], name)?, Beside::default())),
+        (None, Some(found)) => of_folder(&found.folder),
         (None, None) => Err(Error::invalid("adapter", "its folder, as it was there before", format!("{name:?} gone"))),
     };
     names.iter().map(one).collect()
@@ -33,7 +30,11 @@ fn contents(names: &[&str], paths: &[PathBuf]) -> Result<Vec<String>> {
 pub fn generations<'a, A>(attached: impl Iterator<Item = (&'a str, A)>, about: &dyn Fn(&A) -> Option<About>, paths: &[PathBuf]) -> Result<Vec<Generation<A>>> {
     let (names, ids): (Vec<&str>, Vec<A>) = attached.unzip();
     let contents = contents(&names, paths)?;
-    let one = |((name, adapter), content): ((&str, A), String)| Generation { alias: name.into(), content, about: about(&adapter), adapter };
+    let one = |((name, adapter), (content, beside)): ((&str, A), (String, Beside))| Generation {
+        about: about(&adapter),
+        beside,
+        ..Generation::new(name, content, adapter)
+    };
     Ok(names.into_iter().zip(ids).zip(contents).map(one).collect())
 }
 

@@ -1,5 +1,6 @@
 //! `serve`: a model and its adapters over HTTP, until the program is asked to end.
 
+mod again;
 mod args;
 mod contents;
 mod renewal;
@@ -12,7 +13,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use trifuse::adapters::engine::AdapterId;
@@ -53,6 +54,7 @@ struct Served {
 
 /// Serves until a signal comes, and then until what is under way has ended.
 pub fn run(args: &Args, devices: &Devices, output: &Output) -> Result<Outcome> {
+    args.on_device_loss.check()?;
     let interrupt = Interrupt::listen()?;
     let renewal = Renewal::of(args.api_key_file.as_deref())?;
     let mut config = Config::new(args.listen);
@@ -67,6 +69,7 @@ pub fn run(args: &Args, devices: &Devices, output: &Output) -> Result<Outcome> {
     config.keys = args.api_key_file.as_deref().map(Keys::open).transpose()?.unwrap_or_default();
     config.metrics_key = args.metrics_key;
     config.adapter_root = args.adapter_root.as_deref().map(AdapterRoot::open).transpose()?;
+    config.on_demand = args.load_on_demand.then_some(args.adapter_room as usize);
     config.threads = args.threads.map_or(config.threads, usize::from);
     config.queue.max_wait = Duration::from_secs_f64(args.max_wait);
     config.limits.drain_delay = Duration::from_secs_f64(args.drain_delay);
@@ -81,10 +84,10 @@ pub fn run(args: &Args, devices: &Devices, output: &Output) -> Result<Outcome> {
         if speech::is_speaker(model)? {
             models.generator = Some(Arc::new(speech::open(args, devices, model, &name, &notes)?));
         } else {
-            let room = args.adapter_root.as_ref().map(|_| args.adapter_room);
+            let room = args.room();
             let open = |device: &Choice| {
                 let (model, adapters, notes) = (model.clone(), args.adapters.clone(), notes.clone());
-                let job = Open { model, adapters, room, dtype: args.dtype, batch_tokens: args.batch_tokens, notes };
+                let job = Open { model, adapters, room, dtype: args.dtype, batch_tokens: args.batch_tokens, warm: args.warm, notes };
                 let own = device.clone();
                 let open: trifuse_serve::Open = Box::new(move || job.on(own.open_any()?));
                 Ok((device_name(device)?, open))
@@ -104,6 +107,7 @@ pub fn run(args: &Args, devices: &Devices, output: &Output) -> Result<Outcome> {
     }
     let name = names.join(", ");
     let handle = Server::serve(config, models)?;
+    let began = Instant::now();
     told.try_iter().for_each(|note| output.note(note));
     output.note(format_args!("{name} is served on http://{}", handle.addr()));
     #[cfg(feature = "grpc")]
@@ -118,6 +122,10 @@ pub fn run(args: &Args, devices: &Devices, output: &Output) -> Result<Outcome> {
     let [finished, failed, cancelled, expired] = End::ALL.map(|end| ledger.ended(end));
     let served = Served { listen: handle.addr(), model: name, accepted: ledger.accepted(), finished, failed, cancelled, expired };
     handle.wait();
+    if ended.is_err() && args.on_device_loss.reopens(began.elapsed()) {
+        output.note("all devices are lost; the server begins anew");
+        return Err(again::begin());
+    }
     ended?;
     output.report(&served)?;
     Ok(Outcome::Right)
@@ -153,6 +161,8 @@ struct Open {
     room: Option<u32>,
     dtype: Option<DType>,
     batch_tokens: Option<u32>,
+    /// Whether it is to have run in every shape before the first request.
+    warm: bool,
     /// What is to be told of it.
     notes: Sender<String>,
 }
@@ -162,7 +172,7 @@ impl Open {
         let note = |text: String| drop(self.notes.send(text));
         let (backend, hints) = (device.backend(), device.hints());
         let dtype = self.dtype.or(hints.dtype).unwrap_or(DType::F32);
-        let warm = device.caps().kind != Kind::Cpu;
+        let warm = self.warm || device.caps().kind != Kind::Cpu;
         let folder = find(&self.model)?;
         let reserve = self.room.unwrap_or(0);
         let mut encoder = Encoder::open(Arc::new(device), &folder, EncoderOptions { dtype, reserve, ..EncoderOptions::default() })?;

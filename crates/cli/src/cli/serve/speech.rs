@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::time::Instant;
 
 use trifuse::adapters::engine::ForModel;
 use trifuse::backends::AnyDevice;
@@ -10,6 +11,7 @@ use trifuse::device::Device;
 use trifuse::llm::engine::{Engine, EngineOptions};
 use trifuse::llm::{Files, Model};
 use trifuse::model::find;
+use trifuse::session::Counters;
 use trifuse::{DType, Error, Result};
 use trifuse_serve::{EngineOn, LanguageModel, Speech};
 
@@ -80,14 +82,20 @@ impl Open<'_> {
         let budget = args.batch_tokens.map_or(EngineOptions::default().budget, |tokens| tokens as usize).max(args.seats as usize);
         let mut options = EngineOptions::default().with_seats(args.seats).with_budget(budget).with_context(Some(context)).with_invariant(args.invariant);
         let mut source = found.source;
-        if args.adapter_root.is_some() {
-            options = options.with_reserve(args.adapter_room);
+        if let Some(room) = args.room() {
+            options = options.with_reserve(room);
             source = Some(Box::new(ForModel::new(source, (0..files.config.layers).flat_map(|layer| files.config.projections(layer)))));
         }
-        let engine = Engine::new(Model::open(Arc::new(device), &files, dtype)?, options, source)?;
+        let mut engine = Engine::new(Model::open(Arc::new(device), &files, dtype)?, options, source)?;
         let known = |name: &String| about(&*engine.encoded_adapter(name).ok()?);
         let adapters = generations(engine.adapters().map(|name| (name, name.to_owned())), &known, &args.adapters)?;
         note(format!("{dtype} on {backend}, {} adapters, {} requests of {context} tokens at once", adapters.len(), args.seats));
+        if args.warm {
+            let (began, before) = (Instant::now(), engine.counters());
+            engine.warm_up()?;
+            let Counters { plans, graphs, bytes, .. } = engine.counters() - before;
+            note(format!("warm after {:.1} s: {plans} plans, {graphs} graphs, {bytes} bytes", began.elapsed().as_secs_f64()));
+        }
         let Files { tokenizer, template, ends, .. } = files;
         let engine = EngineOn::start(at, engine)?;
         Ok((engine, Speech { name: name.to_owned(), tokenizer, template, ends, adapters }))

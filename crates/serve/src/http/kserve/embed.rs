@@ -18,7 +18,10 @@ use crate::line::{Copies, Sentence};
 use crate::queueing::registry::Lease;
 
 /// The inputs `ids` and `lengths`, and the output.
-fn parts(mut request: Request) -> Sound<(Tensor, Option<Tensor>, Wanted)> {
+///
+/// # Errors
+/// Others, or of another type.
+pub fn parts(mut request: Request) -> Sound<(Tensor, Option<Tensor>, Wanted)> {
     let ids = request.input("ids").ok_or_else(|| Error::invalid("inputs", "ids", "none of that name"))?;
     let lengths = request.input("lengths");
     [Some(&ids), lengths.as_ref()].into_iter().flatten().try_for_each(|tensor| tensor.must_be(&[Datatype::Int32]))?;
@@ -53,9 +56,12 @@ pub async fn embed(ask: Ask, embeddings: &Embeddings, lease: Option<Lease<Copies
         return Err(Fault::invalid("invalid_value", message));
     }
     let count: usize = rows.iter().map(Vec::len).sum();
+    let meter = app.meter(tenant);
+    meter.as_ref().map_or(Ok(()), |meter| meter.prompt(count))?;
     let sentences = rows.into_iter().map(|ids| Sentence { ids, adapter: lease.clone(), spent: Arc::clone(account.spent()) }).collect();
     let (answer, answered) = oneshot::channel();
-    let waiter = embeddings.enter(tenant, sentences, deadline, Box::new(move |result| drop(answer.send(result))))?;
+    let entered = embeddings.enter(tenant, sentences, deadline, Box::new(move |result| drop(answer.send(result))));
+    let waiter = entered.inspect_err(|_| meter.iter().for_each(|meter| meter.back(count)))?;
     let vectors = answered.await.map_err(|_| Fault::internal())??;
     drop(waiter);
     app.shared.metrics.tokens(count, 0);

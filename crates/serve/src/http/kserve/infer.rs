@@ -14,7 +14,7 @@ use super::super::caller::Caller;
 use super::super::fault::Fault;
 use super::answer::answer;
 use super::ask::Ask;
-use super::named::named;
+use super::named::asked;
 use crate::kserve::body::{HEADER_LENGTH, split};
 use crate::kserve::json;
 use crate::kserve::message::Request;
@@ -35,7 +35,7 @@ pub async fn infer(State(app): State<Arc<App>>, caller: Caller, Path(path): Path
     let target = Target::read(&path);
     let (parts, body) = request.into_parts();
     let held = read_any(&app, &parts.headers, body, app.config.limits.body_bytes, &KINDS).await?;
-    let named = named(&app, &target)?;
+    let named = asked(&app, &target).await?;
     let (text, binary) = split(&held.bytes, parts.headers.get_all(HEADER_LENGTH).iter().map(HeaderValue::as_bytes))?;
     let request = read(text, binary).await?;
     let ask = Ask::new(&app, caller, began, target.model, request, held);

@@ -3,7 +3,7 @@
 pub mod answer;
 pub mod ask;
 mod attend;
-mod embed;
+pub mod embed;
 mod infer;
 pub mod models;
 pub mod named;

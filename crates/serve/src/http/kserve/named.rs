@@ -1,6 +1,9 @@
 //! What a name leads to: a model that embeds, one of its adapters, or an operation.
 
+use std::sync::Arc;
+
 use super::super::app::App;
+use super::super::demand::leased;
 use super::super::fault::Fault;
 use crate::embeddings::Embeddings;
 use crate::kserve::attention::NAME as ATTENTION;
@@ -44,6 +47,15 @@ pub fn names(app: &App) -> Vec<String> {
     }
     names.extend(app.operations.is_some().then(|| ATTENTION.to_owned()));
     names
+}
+
+/// What the target's name leads to, for who asks it: an adapter that is loaded when it is asked for is there then.
+///
+/// # Errors
+/// Those of [`named`]; an adapter that cannot be loaded.
+pub async fn asked<'a>(app: &'a Arc<App>, target: &Target<'_>) -> Result<Named<'a>, Fault> {
+    let Some(embeddings) = app.embeddings.as_ref().filter(|_| target.model != ATTENTION) else { return named(app, target) };
+    leased(app, embeddings.adapters().base(), || vec![target.model.to_owned()], || named(app, target)).await
 }
 
 /// What the target's name leads to.

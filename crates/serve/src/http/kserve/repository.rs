@@ -51,7 +51,7 @@ pub async fn change(State(app): State<Arc<App>>, caller: Caller, Path(path): Pat
         parameters.end()?;
         // Who loads what is there wants it anew.
         let wish = Wish { alias: name.to_owned(), replace: true, expected: None };
-        put(&app, model.base().to_owned(), wish, (path, entry)).await?;
+        put(&app, model.base().to_owned(), wish, (path, entry), None, &[name.to_owned()]).await?;
     } else {
         parameters.ignore("unload_dependents");
         parameters.end()?;

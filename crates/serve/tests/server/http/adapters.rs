@@ -16,7 +16,7 @@ use crate::support::client::Answer;
 use crate::support::tiny::{self, NAME, Reference, WIDTH, peft};
 
 /// A folder with the adapters `one` and `two` of two contents, and `wide`, which is of another model.
-fn root() -> tempfile::TempDir {
+pub fn root() -> tempfile::TempDir {
     let root = tempfile::tempdir().unwrap();
     for (name, seed, rank) in [("one", 900, 4), ("two", 950, 4), ("deep", 990, 7)] {
         peft(&root.path().join(name), seed, rank, WIDTH);
@@ -38,7 +38,7 @@ fn load(name: &str, path: &str) -> Value {
     json!({"lora_name": name, "lora_path": path})
 }
 
-fn vector(answer: &Answer) -> Vec<u32> {
+pub fn vector(answer: &Answer) -> Vec<u32> {
     assert_eq!(answer.status, 200, "{}", answer.text());
     bits(&answer.json()["data"][0]["embedding"])
 }
@@ -137,7 +137,7 @@ fn what_may_not_be_loaded_is_refused_and_changes_nothing() {
         (load(&long, "one"), "lora_name"),
         (json!({"lora_name": "x"}), "lora_path"),
         (json!({"lora_name": "x", "lora_path": "one", "base_model": "another"}), "base_model"),
-        (json!({"lora_name": "x", "lora_path": "one", "pinned": true}), "pinned"),
+        (json!({"lora_name": "x", "lora_path": "one", "pinned": 3}), "pinned"),
     ] {
         let answer = client.post("/v1/load_lora_adapter", &body);
         assert_eq!((answer.status, answer.json()["error"]["param"].as_str()), (400, Some(param)), "{body}: {}", answer.text());

@@ -130,3 +130,42 @@ fn connections_past_the_limit_wait_their_turn() {
     drop(two);
     assert_eq!(third.join().unwrap(), 200);
 }
+
+#[test]
+fn a_key_that_has_had_what_it_may_a_second_is_told_when_to_ask_again() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let open = |lines: &str| {
+        std::fs::write(file.path(), lines).unwrap();
+        Keys::open(file.path()).unwrap()
+    };
+    // The SHA-256 of "secret" and of "other".
+    let [secret, other] =
+        ["2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b", "d9298a10d1b0735837dc4bd85dac641b0f3cef27a47e5d53a54f2f3f5b2fcffa"];
+    let keys = open(&format!("ann:{secret}:requests=3\nbob:{other}:tokens=5"));
+    let server = Running::with(move |config| config.keys = keys, |_| {});
+    let mut client = server.client();
+    let mut send = |key: &str, ids: &[u32]| {
+        let body = json!({"model": "tiny", "input": ids}).to_string();
+        let answer = client.send("POST", "/v1/embeddings", &[("authorization", &format!("Bearer {key}"))], body.as_bytes()).unwrap();
+        let code = if answer.status == 200 { String::new() } else { answer.code() };
+        (answer.status, code, answer.headers.get("retry-after").cloned())
+    };
+    let refused = (429, "rate_limit_exceeded".to_owned(), Some("1".to_owned()));
+    let began = Instant::now();
+    let (few, later): (Vec<_>, _) = ((0..3).map(|_| send("secret", &[0, 5, 1])).collect(), send("secret", &[0, 5, 1]));
+    // On a machine that stands still for a third of a second a fourth has come in.
+    if began.elapsed() < Duration::from_millis(300) {
+        assert_eq!((few.iter().all(|(status, ..)| *status == 200), &later), (true, &refused));
+    }
+    // Tokens are counted, whatever the requests; what is asked at once may be more, and is made up for: 9 tokens take 0.8 s and then some.
+    assert_eq!([send("other", &[0, 5, 6, 7, 8, 9, 10, 11, 1]).0, send("other", &[7; 4]).0], [200, 429]);
+    let began = Instant::now();
+    while send("other", &[7; 4]).0 == 429 {
+        assert!(began.elapsed() < Duration::from_secs(20), "it is never let in again");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(began.elapsed() > Duration::from_millis(1200), "{:?}", began.elapsed());
+    // Where the file says nothing more nobody is counted.
+    server.handle().renew_keys(open(&format!("ann:{secret}")));
+    assert!((0..20).all(|_| send("secret", &[0, 5, 1]).0 == 200));
+}

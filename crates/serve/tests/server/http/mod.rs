@@ -2,6 +2,7 @@
 
 mod adapters;
 mod ahead;
+mod demand;
 mod described;
 mod drain;
 mod embeddings;
@@ -15,6 +16,7 @@ mod routes;
 mod shapes;
 mod speaking;
 #[cfg(feature = "otlp")]
+mod templates;
 mod traces;
 mod turns;
 mod vllm;

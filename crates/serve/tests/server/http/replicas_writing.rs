@@ -5,8 +5,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use trifuse::backends::cpu::Cpu;
-use trifuse::device::Open as _;
 use trifuse::llm::sample::SamplingParams;
 use trifuse::llm::schedule::Finish;
 use trifuse::llm::{Grammar, Rule};
@@ -18,7 +16,7 @@ use trifuse_serve::{Handle, LanguageModel};
 use super::faults::until;
 use super::writes;
 use crate::support::client::Client;
-use crate::support::writer;
+use crate::support::{backend, writer};
 
 /// Allows every token, after what it does to the threads of some engines when a token is drawn there.
 #[derive(Clone, Debug)]
@@ -70,7 +68,7 @@ struct Written {
 impl Written {
     fn on(devices: usize) -> Self {
         let folder = writer::folder();
-        let devices = (0..devices).map(|_| Cpu::open(0).unwrap()).collect();
+        let devices = (0..devices).map(|_| backend::open()).collect();
         let model = Arc::new(writer::model_on(folder.path(), devices));
         let handle = Some(writes(Arc::clone(&model) as Arc<dyn Generate>));
         Self { model, handle, ledger: Arc::default(), _folder: folder }

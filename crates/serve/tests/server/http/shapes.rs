@@ -9,7 +9,7 @@ use trifuse_serve::queueing::queues::{Queues, Tenant};
 use crate::support::tiny::{self, MAX_TOKENS};
 
 /// The encoder's own name of the class in which a batch of these lengths runs.
-fn class(encoder: &mut trifuse::model::Encoder<trifuse::backends::cpu::Cpu>, lengths: &[usize]) -> String {
+fn class(encoder: &mut trifuse::model::Encoder<trifuse::backends::AnyDevice>, lengths: &[usize]) -> String {
     let zeros = vec![0; MAX_TOKENS];
     let rows: Vec<Row<'_>> = lengths.iter().map(|length| Row { ids: &zeros[..*length], adapter: None }).collect();
     format!("{:?}", encoder.prepare(&rows).unwrap().shape())

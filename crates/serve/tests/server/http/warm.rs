@@ -6,7 +6,7 @@ use serde_json::json;
 use trifuse::Result;
 use trifuse::adapters::encoded::EncodedAdapter;
 use trifuse::adapters::engine::AdapterId;
-use trifuse::backends::cpu::Cpu;
+use trifuse::backends::AnyDevice;
 use trifuse::model::{Encoder, Row};
 use trifuse::session::Counters;
 use trifuse_serve::{Embedder, EmbeddingModel, Models};
@@ -24,7 +24,7 @@ struct Seen {
 }
 
 struct Watched {
-    encoder: Encoder<Cpu>,
+    encoder: Encoder<AnyDevice>,
     seen: Arc<Mutex<Seen>>,
 }
 

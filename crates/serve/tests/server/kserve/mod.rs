@@ -29,7 +29,7 @@ use crate::{Running, config};
 const REGION_BYTES: u64 = 1 << 20;
 
 /// A device of operations on the processor.
-fn operator() -> Operator<Cpu> {
+pub fn operator() -> Operator<Cpu> {
     Operator::new(Arc::new(Cpu::open(0).unwrap())).unwrap()
 }
 

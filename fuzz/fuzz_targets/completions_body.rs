@@ -1,0 +1,6 @@
+#![no_main]
+
+#[macro_use]
+mod target;
+
+target!("completions_body");
