@@ -48,7 +48,10 @@ impl Kernel<Linear> for Cpu {
         let (op, space) = (plan.op.clone(), workspace.clone());
         // SAFETY: `check` accepted the operands, and the queue holds their buffers while the work runs.
         queue.put(&plan.op, Some(workspace), args, move |args| {
-            by_dtype!(op.dtype, T => if op.wide_outputs { unsafe { run::<T, f32>(&op, args, &space) } } else { unsafe { run::<T, T>(&op, args, &space) } })
+            by_dtype!(op.dtype, T => {
+                // SAFETY: as above.
+                unsafe { if op.wide_outputs { run::<T, f32>(&op, args, &space) } else { run::<T, T>(&op, args, &space) } }
+            })
         })
     }
 }
