@@ -273,9 +273,9 @@ impl Define for Attention {
         }
         // In fewer bits what a weight is rounded to is more than what its exponential is off by.
         let least = if self.dtype == DType::F32 && averaged.is_finite() { averaged } else { 0.0 };
-        let mut outputs = vec![Output { name: "o".into(), dtype: self.dtype, rounded: self.dtype, elements: o, least, integers: false }];
+        let mut outputs = vec![Output { name: "o".into(), dtype: self.dtype, rounded: self.dtype, elements: o, least, cut: 0, integers: false }];
         if self.lse {
-            outputs.push(Output { name: "lse".into(), dtype: DType::F32, rounded: DType::F32, elements: lse, least: 8.0, integers: false });
+            outputs.push(Output { name: "lse".into(), dtype: DType::F32, rounded: DType::F32, elements: lse, least: 8.0, cut: 0, integers: false });
         }
         Ok(outputs)
     }

@@ -180,7 +180,7 @@ impl Define for CodebookGemm {
                     };
                 }
             }
-            outputs.push(Output { name: format!("y of slice {which}"), dtype: self.dtype, rounded: self.dtype, elements, least: 0.0, integers: false });
+            outputs.push(Output { name: format!("y of slice {which}"), dtype: self.dtype, rounded: self.dtype, elements, least: 0.0, cut: 0, integers: false });
         }
         Ok(outputs)
     }

@@ -1,4 +1,4 @@
-//! Products of one number of rows, each as [`linear`](super::linear) defines it.
+//! Products of one number of rows, each as [`linear`] defines it.
 
 use super::{Define, Output, Rounding, linear};
 use trifuse::dtype::DType;

@@ -100,6 +100,9 @@ pub struct Output {
     /// of ε in it, however near to zero it lies; and for an average in f32, the greatest of what it is taken of: its weights are as exact as a device's
     /// exponential, which WGSL lets be off by 3 + 2·|x| units, however much of the values cancels.
     pub least: f64,
+    /// How many sums in a row a tensor core may have cut off towards zero, where others round them. Zero, but for f32 of 16-bit operands: in what is
+    /// rounded to 16 bits nobody sees it.
+    pub cut: u64,
     /// Whether its elements are whole numbers of 32 bits with a sign, which are right or wrong. `dtype` is f32 then, whose size they have.
     pub integers: bool,
 }
@@ -107,7 +110,7 @@ pub struct Output {
 impl Output {
     /// Elements one after another, all of them written.
     fn packed(name: &str, dtype: DType, values: Vec<f64>) -> Self {
-        Self { name: name.into(), dtype, rounded: dtype, elements: values.into_iter().map(Some).collect(), least: 0.0, integers: false }
+        Self { name: name.into(), dtype, rounded: dtype, elements: values.into_iter().map(Some).collect(), least: 0.0, cut: 0, integers: false }
     }
 }
 

@@ -206,7 +206,7 @@ fn pool<R: Rounding>(op: &Pointwise, heads: &Heads, host: &Host, rows: &[Vec<f64
             *element = Some(rounding.keep(turned.get(first + c).copied().unwrap_or_else(unturned)));
         }
     }
-    Output { name: "pool".into(), dtype: op.dtype, rounded: op.dtype, elements, least: 0.0, integers: false }
+    Output { name: "pool".into(), dtype: op.dtype, rounded: op.dtype, elements, least: 0.0, cut: 0, integers: false }
 }
 
 impl Define for Pointwise {
@@ -246,7 +246,7 @@ impl Define for Pointwise {
             rows.push(row);
         }
         let pool = self.heads().map(|heads| pool(self, &heads, host, &rows, rounding));
-        let y = Output { name: "y".into(), dtype: self.dtype, rounded: self.dtype, elements, least: 0.0, integers: false };
+        let y = Output { name: "y".into(), dtype: self.dtype, rounded: self.dtype, elements, least: 0.0, cut: 0, integers: false };
         Ok(std::iter::once(y).chain(pool).collect())
     }
 
