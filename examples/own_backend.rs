@@ -127,7 +127,7 @@ fn linear(op: &Linear, args: &LinearArgs<Plain>) {
         activate(op.activation, sum) + residual.as_ref().map_or(0.0, |residual| residual[at])
     };
     let y: Vec<f64> = (0..op.tokens as usize * columns).map(element).collect();
-    put(&args.y, &op.dtype.encode(&y));
+    put(&args.y, &op.y_dtype().encode(&y));
 }
 
 impl Kernel<Linear> for Plain {

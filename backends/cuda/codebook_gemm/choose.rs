@@ -67,7 +67,7 @@ fn decoded_often(op: &CodebookGemm, target: &Target) -> std::result::Result<(), 
     }
 }
 
-/// The same for forms without an [`Order`]. The rule asks only whether tokens are many, so that what a row gets does not depend on the rest of
+/// Whether blocks that decode seldom suit forms without an [`Order`]. The rule asks only whether tokens are many, so that what a row gets does not depend on the rest of
 /// the batch.
 fn seldom_decoded(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
     let most = DECODED[usize::from(op.adapters > MOST_ADAPTERS)];

@@ -12,9 +12,6 @@ pub(crate) mod launch;
 pub(crate) mod long_tile;
 pub(crate) mod order;
 pub(crate) mod prepare;
-#[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod recorded;
 pub(crate) mod segments;
 pub(crate) mod sgmv;
 pub(crate) mod sgmv_dense;
@@ -25,6 +22,9 @@ pub(crate) mod sgmv_simt;
 pub(crate) mod simt;
 pub(crate) mod sm80;
 pub(crate) mod sm90;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;
 pub(crate) mod tile;
 
 use crate::backends::cuda::runtime::queue::Queue;

@@ -17,10 +17,10 @@ use tokio::sync::oneshot;
 
 use super::app::App;
 use super::caller::Caller;
-use super::demand::leased;
 use super::fault::Fault;
 use super::fields::Fields;
 use super::inputs::{Input, inputs};
+use super::leased::leased;
 use super::missing::no_vectors;
 use crate::embeddings::Embeddings;
 use crate::line::{Copies, Sentence};

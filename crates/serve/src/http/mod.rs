@@ -17,6 +17,7 @@ pub mod fields;
 pub mod health;
 pub mod inputs;
 pub mod kserve;
+pub mod leased;
 pub mod logprobs;
 pub mod meters;
 mod missing;

@@ -14,9 +14,9 @@ use trifuse::llm::{Grammar, Structure};
 
 use super::app::App;
 use super::caller::Caller;
-use super::demand::leased;
 use super::fault::Fault;
 use super::fields::Fields;
+use super::leased::leased;
 use super::missing::no_text;
 use super::speech::{Of, Part, Speech};
 use super::sse::{Events, Gone};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::super::app::App;
-use super::super::demand::leased;
 use super::super::fault::Fault;
+use super::super::leased::leased;
 use crate::embeddings::Embeddings;
 use crate::kserve::attention::NAME as ATTENTION;
 use crate::kserve::reply::VERSION;
