@@ -56,9 +56,11 @@ fn writing(rng: &mut Rng) -> Value {
 fn completions(rng: &mut Rng) -> Vec<u8> {
     let mut body = writing(rng);
     body["model"] = "m".into();
-    body["prompt"] = one(rng, &[json!("a text"), json!(["a", "b"]), json!([1, 2, 3]), json!([[1], [2]])]).clone();
-    // What a prompt's tokens are told of is told at once.
-    if rng.random::<bool>() && body["stream"].is_null() {
+    let prompts = [json!("a text"), json!([1, 2, 3]), json!(["a", "b"]), json!([[1], [2]])];
+    // A stream has one prompt, and tells of none of its tokens.
+    let streams = !body["stream"].is_null();
+    body["prompt"] = one(rng, if streams { &prompts[..2] } else { &prompts }).clone();
+    if rng.random::<bool>() && !streams {
         (body["echo"], body["logprobs"]) = (true.into(), 3.into());
     }
     text(&body)

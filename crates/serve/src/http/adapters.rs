@@ -10,9 +10,9 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use trifuse::Error;
 
+use super::answer::answer;
 use super::app::{App, Phase};
 use super::caller::Caller;
-use super::embeddings::json as answer;
 use super::fault::Fault;
 use super::fields::Fields;
 use crate::keeper::{Adapters, Held, Loaded, Refused, Wish};

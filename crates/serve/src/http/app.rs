@@ -8,13 +8,14 @@ use axum::http::HeaderMap;
 use tokio::sync::Semaphore;
 
 use super::demand::Demand;
-use super::meters::Meters;
+use super::meters::{Meter, Meters};
 use crate::account::Account;
 use crate::config::Config;
 use crate::embeddings::{Embeddings, Shared};
 use crate::generate::Generate;
 use crate::keys::Keys;
 use crate::operations::Operations;
+use crate::queueing::queues::Tenant;
 use crate::shm::Shm;
 use crate::stats::Stats;
 
@@ -115,6 +116,11 @@ impl App {
     #[must_use]
     pub fn traced(self, exporter: Option<Arc<crate::otlp::Exporter>>) -> Self {
         Self { exporter, ..self }
+    }
+
+    /// What a tenant has asked for, where its key is bounded.
+    pub fn meter(&self, tenant: Tenant) -> Option<Arc<Meter>> {
+        self.meters.of(tenant, self.keys().rates(tenant), &self.shared.clock)
     }
 
     /// Who may ask, for a moment.

@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 use trifuse::Error;
 use trifuse::llm::Message;
 
+use super::answer::answer;
 use super::app::App;
 use super::caller::Caller;
-use super::embeddings::json as answer;
 use super::fault::Fault;
 use super::fields::Fields;
 use super::logprobs::nested;

@@ -8,9 +8,9 @@ use axum::http::Request;
 use axum::response::Response;
 use serde_json::{Value, json};
 
+use super::answer::answer;
 use super::app::App;
 use super::caller::Caller;
-use super::embeddings::json as answer;
 use super::fault::Fault;
 use super::fields::Fields;
 use super::inputs::{Input, inputs};

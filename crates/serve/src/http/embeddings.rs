@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderValue, Request};
+use axum::http::Request;
 use axum::response::Response;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -15,6 +14,7 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::oneshot;
 
+use super::answer;
 use super::app::App;
 use super::caller::Caller;
 use super::fault::Fault;
@@ -171,7 +171,7 @@ pub async fn embeddings(State(app): State<Arc<App>>, caller: Caller, request: Re
         adapter_generation: adapter.as_ref().map(|lease| lease.content.as_str()),
     });
     let usage = Usage { prompt_tokens: count, total_tokens: count };
-    json(&Answer { object: "list", data: data.collect(), model: &model, usage })
+    answer::answer(&Answer { object: "list", data: data.collect(), model: &model, usage })
 }
 
 /// Counts a request for each model and adapter that it names.
@@ -184,17 +184,6 @@ fn count_names(app: &App, embeddings: &Embeddings, models: &[Option<Lease<Copies
 /// The base64 of the vector's little-endian bytes.
 fn encoded(row: &[f32]) -> String {
     BASE64_STANDARD.encode(row.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>())
-}
-
-/// An answer in JSON.
-///
-/// # Errors
-/// None in practice: numbers are finite, and keys are strings.
-pub fn json(value: &impl Serialize) -> Result<Response, Fault> {
-    let text = serde_json::to_vec(value).map_err(|_| Fault::internal())?;
-    let mut response = Response::new(Body::from(text));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    Ok(response)
 }
 
 /// The ids of every input.

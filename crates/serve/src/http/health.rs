@@ -10,8 +10,9 @@ use axum::http::{HeaderValue, Uri};
 use axum::response::Response;
 use serde_json::json;
 
+use super::answer::answer;
 use super::app::{App, Phase};
-use super::embeddings::{json as answer, probe};
+use super::embeddings::probe;
 use super::fault::Fault;
 use super::writing::one_token;
 

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::app::App;
 use super::fault::Fault;
 use crate::queueing::clock::Clock;
 use crate::queueing::queues::Tenant;
@@ -63,18 +62,17 @@ impl Meter {
 #[derive(Default)]
 pub struct Meters(Mutex<HashMap<u32, Arc<Meter>>>);
 
-impl App {
-    /// What a tenant has asked for, where its key is bounded.
-    pub fn meter(&self, tenant: Tenant) -> Option<Arc<Meter>> {
-        let rates = self.keys().rates(tenant);
+impl Meters {
+    /// What a tenant has asked for, where `rates` bound its key.
+    pub fn of(&self, tenant: Tenant, rates: Rates, clock: &Arc<dyn Clock>) -> Option<Arc<Meter>> {
         if rates.are_none() {
             return None;
         }
-        let mut all = self.meters.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // Other bounds, from a file of keys that was read again, begin anew.
         let known = all.get(&tenant.number).filter(|meter| meter.rates == rates).cloned();
         Some(known.unwrap_or_else(|| {
-            let meter = Arc::new(Meter::new(rates, Arc::clone(&self.shared.clock)));
+            let meter = Arc::new(Meter::new(rates, Arc::clone(clock)));
             all.insert(tenant.number, Arc::clone(&meter));
             meter
         }))

@@ -2,6 +2,7 @@
 
 pub mod activity;
 pub mod adapters;
+pub mod answer;
 pub mod app;
 pub mod bodies;
 pub mod body;

@@ -6,8 +6,8 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use serde_json::{Value, json};
 
+use super::answer::answer;
 use super::app::App;
-use super::embeddings::json as answer;
 use super::fault::Fault;
 use super::missing::not_there;
 

@@ -6,8 +6,8 @@ use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 
+use super::answer::answer;
 use super::app::{App, Phase};
-use super::embeddings::json as answer;
 use super::fault::Fault;
 use super::models::cards;
 use super::paths::ROUTES;

@@ -6,8 +6,8 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use serde_json::{Value, json};
 
+use super::super::answer::answer;
 use super::super::app::App;
-use super::super::embeddings::json as answer;
 use super::super::fault::Fault;
 use super::named::{Named, named, names};
 use crate::kserve::reply::VERSION;

@@ -9,10 +9,10 @@ use axum::http::{HeaderValue, Request, Uri};
 use axum::response::Response;
 use serde_json::{Value, json};
 
+use super::super::answer::answer;
 use super::super::app::App;
 use super::super::body::{read_any, room};
 use super::super::caller::Caller;
-use super::super::embeddings::json as answer;
 use super::super::fault::Fault;
 use super::places::done;
 use crate::operations::Operations;

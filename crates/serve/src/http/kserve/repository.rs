@@ -9,10 +9,10 @@ use axum::response::Response;
 use serde_json::json;
 
 use super::super::adapters::{may, put, take};
+use super::super::answer::answer;
 use super::super::app::App;
 use super::super::body::read_any;
 use super::super::caller::Caller;
-use super::super::embeddings::json as answer;
 use super::super::fault::Fault;
 use super::super::fields::Fields;
 use crate::embeddings::Embeddings;

@@ -8,9 +8,9 @@ use axum::http::Request;
 use axum::response::Response;
 use serde_json::{Value, json};
 
+use super::super::answer::answer;
 use super::super::app::{App, Phase};
 use super::super::body::read_any;
-use super::super::embeddings::json as answer;
 use super::super::fault::Fault;
 use super::super::fields::Fields;
 use super::named::{Named, named, names};

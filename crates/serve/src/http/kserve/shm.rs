@@ -8,10 +8,10 @@ use axum::http::Request;
 use axum::response::Response;
 use serde_json::{Value, json};
 
+use super::super::answer::answer;
 use super::super::app::App;
 use super::super::body::read_any;
 use super::super::caller::Caller;
-use super::super::embeddings::json as answer;
 use super::super::fault::Fault;
 use super::super::fields::Fields;
 use crate::shm::Refused;
