@@ -27,10 +27,17 @@ const PERPLEXITIES: std::ops::RangeInclusive<f64> = 1.0..=1e9;
 #[allow(missing_docs, reason = "as in the report")]
 pub struct Evaluated {
     pub format: String,
-    pub backend: String,
+    pub device: Device,
     pub dtype: DType,
     pub ppl: Vec<Text>,
     pub speed: Vec<Speed>,
+}
+
+/// The device of a report.
+#[derive(Clone, Debug, Deserialize)]
+#[allow(missing_docs, reason = "as in the report")]
+pub struct Device {
+    pub name: String,
 }
 
 /// A text's score by a model.
@@ -78,7 +85,7 @@ impl Evaluated {
 /// Models on one text, by one time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Quality {
-    /// The text.
+    /// The last part of the text's name.
     pub text: String,
     /// What the time is of.
     pub axis: String,
@@ -95,6 +102,11 @@ pub struct Mark {
     pub seconds: f64,
     /// Its perplexity, and the interval of 95 %.
     pub perplexity: [f64; 3],
+}
+
+/// The last part of a path.
+fn last(path: &str) -> String {
+    Path::new(path).file_name().map_or_else(|| path.to_owned(), |name| name.to_string_lossy().into_owned())
 }
 
 /// An axis of time: what it says, the requests at once, and the seconds of a measurement.
@@ -125,13 +137,13 @@ pub fn quality(reports: &[Evaluated]) -> Vec<Quality> {
                 for scored in report.ppl.iter().filter(|scored| scored.text == text) {
                     let [low, high] = scored.perplexity_ci95;
                     let speed = report.speed.iter().find(|speed| speed.model == scored.model && speed.batch == *batch && speed.prompt == prompt);
-                    let last = Path::new(&scored.model).file_name().map_or_else(|| scored.model.clone(), |name| name.to_string_lossy().into_owned());
-                    let model = if several { format!("{last}, {}", report.dtype) } else { last };
+                    let name = last(&scored.model);
+                    let model = if several { format!("{name}, {}", report.dtype) } else { name };
                     marks.extend(speed.map(|speed| Mark { model, seconds: of(speed), perplexity: [scored.perplexity, low, high] }));
                 }
             }
             if !marks.is_empty() {
-                panels.push(Quality { text: text.to_owned(), axis: axis.clone(), marks });
+                panels.push(Quality { text: last(text), axis: axis.clone(), marks });
             }
         }
     }
@@ -261,7 +273,7 @@ mod tests {
                 [1, 16].map(|batch| json!({"model": model, "batch": batch, "prompt": 128, "answer": 8, "prefill_seconds": 0.5, "step_ms_p50": ms}))
             })
             .collect();
-        json!({"schema_version": 1, "command": "eval", "format": FORMAT, "backend": "cuda", "dtype": dtype, "ppl": ppl, "speed": speed})
+        json!({"schema_version": 1, "command": "eval", "format": FORMAT, "device": {"name": "A"}, "dtype": dtype, "ppl": ppl, "speed": speed})
     }
 
     fn read(value: &serde_json::Value) -> Result<Evaluated> {

@@ -8,13 +8,13 @@ fn evaluated() -> Value {
     let models = [("org/model", 20.0, 3.0), ("results/free-0.9", 24.0, 2.5), ("results/align16-0.9", 24.5, 2.0)];
     let ppl: Vec<Value> = models
         .iter()
-        .map(|(model, perplexity, _)| json!({"model": model, "text": "wiki & more.txt", "perplexity": perplexity, "perplexity_ci95": [19.0, 26.0]}))
+        .map(|(model, perplexity, _)| json!({"model": model, "text": "held-out/wiki & more.txt", "perplexity": perplexity, "perplexity_ci95": [19.0, 26.0]}))
         .collect();
     let speed: Vec<Value> = models
         .iter()
         .map(|(model, _, ms)| json!({"model": model, "batch": 4, "prompt": 128, "answer": 8, "prefill_seconds": 0.25, "step_ms_p50": ms}))
         .collect();
-    json!({"schema_version": 1, "command": "eval", "format": "trifuse.llm-eval/1", "backend": "cuda", "dtype": "f16", "ppl": ppl, "speed": speed})
+    json!({"schema_version": 1, "command": "eval", "format": "trifuse.llm-eval/1", "device": {"name": "A"}, "dtype": "f16", "ppl": ppl, "speed": speed})
 }
 
 fn profile(ranks: &Value) -> Value {
@@ -49,7 +49,9 @@ fn pictures_are_drawn_of_what_is_there() {
     assert_eq!(files(&pictures), ["perplexity-time.svg", "time-rank-f16.svg"]);
     let drawn = |name: &str| std::fs::read_to_string(pictures.join(name)).unwrap();
     let quality = drawn("perplexity-time.svg");
-    for word in ["wiki &amp; more.txt: a step of 4 at once", "wiki &amp; more.txt: 4 prompts of 128 tokens", "free-0.9", "align16-0.9", ">\nms\n<"] {
+    for word in
+        ["wiki &amp; more.txt: a step of 4 at once", "wiki &amp; more.txt: 4 prompts of 128 tokens", "free-0.9", "align16-0.9", ">\nms\n<", "A, f16; bars"]
+    {
         assert!(quality.contains(word), "{word}");
     }
     // Two panels of three models, and the legend.

@@ -1,10 +1,12 @@
 //! Perplexities of a model's variants against their times: a panel for each text and time.
 
+use std::collections::BTreeSet;
+
 use plotters::prelude::*;
 use trifuse::Result;
 use trifuse_cli::bench::shrunk::{Evaluated, Quality, quality};
 
-use super::sheet::{Area, Drawn, GRID, colour, sheet, short, time_unit};
+use super::sheet::{Area, COLOURS, Drawn, GRID, colour, sheet, short, time_unit};
 
 /// Pixels that an entry of the legend takes.
 const ENTRY: (i32, i32) = (235, 20);
@@ -23,7 +25,9 @@ pub fn picture(reports: &[Evaluated]) -> Result<Option<String>> {
     let width = 60 + 480 * columns;
     let beside = (width - 20) / ENTRY.0;
     let above = models.len().div_ceil(beside as usize) as i32 * ENTRY.1;
-    let below = format!("{}; bars: intervals of 95 %; lower and further to the left is better", report.backend);
+    let types: BTreeSet<&str> = reports.iter().map(|report| report.dtype.name()).collect();
+    let types = types.into_iter().collect::<Vec<_>>().join(" and ");
+    let below = format!("{}, {}; bars: intervals of 95 %; lower and further to the left is better", report.device.name, types);
     sheet((width as u32, (90 + above) as u32 + 300 * rows as u32), "Perplexity against time", &below, |area| {
         let (top, rest) = area.split_vertically(above);
         for (place, name) in (0..).zip(&models) {
@@ -37,8 +41,10 @@ pub fn picture(reports: &[Evaluated]) -> Result<Option<String>> {
     .map(Some)
 }
 
+/// A model's mark: a disc, and a ring where all colours have a disc already.
 fn mark<C>(number: usize, at: C) -> Circle<C, i32> {
-    Circle::new(at, 4, colour(number).filled())
+    let style = if number < COLOURS.len() { colour(number).filled() } else { colour(number).stroke_width(2) };
+    Circle::new(at, 4, style)
 }
 
 fn draw(area: &Area, panel: &Quality, models: &[&str]) -> Drawn {
