@@ -67,7 +67,8 @@ pub fn folder() -> TempDir {
     folder
 }
 
-fn population(config: &Config) -> Population {
+/// The adapters of [`ADAPTERS`], encoded as they are.
+pub fn population(config: &Config) -> Population {
     let peft = json!({"peft_type": "LORA", "r": RANK, "lora_alpha": 8});
     let modules = |seed: u64| -> BTreeMap<String, Lora> {
         let attention = (0..config.layers).flat_map(|layer| config.projections(layer)).filter(|(path, _)| path.ends_with("q_proj") || path.ends_with("v_proj"));
