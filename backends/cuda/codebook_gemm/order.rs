@@ -75,9 +75,11 @@ fn of_clusters(op: &CodebookGemm) -> Order {
         (true, true) => TOGETHER,
         (true, false) => ALONE,
     };
+    // Of ranks above 16, clusters decode large slices for longer than `sgmv` takes with two launches.
+    let seldom = |slice: &CodebookSlice| slice.rank <= LONGEST_RANK || slice.d_out.saturating_mul(slice.rank) <= ALONE.decoded;
     if all(&|slice| small.holds(op, slice)) {
         Order::Warps
-    } else if several && few && all(&|slice| may_be_whole(op, slice)) {
+    } else if several && few && all(&|slice| may_be_whole(op, slice) && seldom(slice)) {
         Order::Halves
     } else {
         Order::Eighths
@@ -128,6 +130,8 @@ mod tests {
             (2, [640, 896, 16], 4, Order::Halves),
             (9, [896, 896, 64], 3, Order::Halves),
             (3, [4096, 2048, 16], 2, Order::Halves),
+            (23, [192, 3584, 32], 2, Order::Eighths),
+            (2, [4800, 13_824, 32], 3, Order::Eighths),
             (34, [4096, 2816, 64], 3, Order::Eighths),
             (281, [768, 768, 32], 8, Order::Warps),
             (81, [1024, 1024, 16], 1, Order::Eighths),

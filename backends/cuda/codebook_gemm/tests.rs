@@ -1,18 +1,13 @@
-//! What the choice would lose on shapes of which every configuration was timed: `lab/adapters-h100.tsv`, drawn from `lab/choice-h100.tsv.xz`. A
-//! change of the choice is seen here without a GPU.
-
-use std::collections::HashMap;
+//! What the choice would lose on shapes of which every configuration was timed: `lab/adapters-h100.tsv`.
 
 use super::choose_launch::{blocks_by_launch, shape_by_launch};
 use super::clusters::{Known, config};
 use super::launch::{Group, may_be_whole};
 use super::order::{Order, order};
+use crate::backends::cuda::variant::recorded::{Choice, Times, losses};
 use crate::backends::cuda::variant::{Table, Target, choose};
 use crate::dtype::DType;
 use crate::ops::{CodeWidth, CodebookGemm};
-
-/// Configurations that are no slower than three times the fastest, by name, in microseconds.
-type Times<'a> = HashMap<&'a str, f64>;
 
 /// A shape as `bench --regret` names it: the operation, and what its launches know of the ones before.
 fn parsed(name: &str) -> Option<(CodebookGemm, Known)> {
@@ -72,30 +67,14 @@ fn chosen(op: &CodebookGemm, known: Known, target: &Target, times: &Times<'_>) -
 
 #[test]
 fn the_choice_is_near_the_fastest_of_recorded_times() {
-    let file = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/lab/adapters-h100.tsv")).unwrap();
-    let (mut raced, mut untimed) = (Vec::new(), Vec::new());
-    for line in file.lines() {
-        let (shape, timed) = line.split_once('\t').unwrap();
-        let times: Times<'_> = timed.split(' ').filter_map(|one| one.split_once('=')).map(|(name, time)| (name, time.parse().unwrap())).collect();
-        let (best, least) = times.iter().min_by(|one, other| one.1.total_cmp(other.1)).unwrap();
+    let lost = losses("lab/adapters-h100.tsv", |shape, times| {
         let (op, known) = parsed(shape).ok_or(shape).unwrap();
-        let (name, time) = chosen(&op, known, &Target::H200, &times);
-        let told = format!("{shape}: {name}, {best} takes {least}");
-        match time {
-            Some(time) => raced.push((time / least, order(&op, &Target::H200) == Some(Order::Eighths) && op.tokens <= 128, told)),
-            None => untimed.push(told),
-        }
-    }
-    let mean = |of: &dyn Fn(usize) -> bool| {
-        let all: Vec<f64> = raced.iter().enumerate().filter(|(number, _)| of(*number)).map(|(_, (regret, ..))| *regret).collect();
-        all.iter().sum::<f64>() / all.len() as f64
-    };
-    let [all, even, odd] = [mean(&|_| true), mean(&|number| number % 2 == 0), mean(&|number| number % 2 == 1)];
-    let [few, many] = [mean(&|number| raced[number].1), mean(&|number| !raced[number].1)];
-    let mut worst: Vec<_> = raced.iter().map(|(regret, _, told)| (*regret, told)).collect();
-    worst.sort_by(|one, other| other.0.total_cmp(&one.0));
-    let told = format!("mean {all:.3}, of halves {even:.3} and {odd:.3}, of few tokens {few:.3}, of many {many:.3}; {worst:#?}; untimed {untimed:#?}");
-    println!("{told}");
-    assert_eq!(raced.len() + untimed.len(), 200, "{told}");
-    assert!(all < 1.06 && worst[0].0 < 1.45 && untimed.len() <= 5, "{told}");
+        let (name, time) = chosen(&op, known, &Target::H200, times);
+        let few = order(&op, &Target::H200) == Some(Order::Eighths) && op.tokens <= 128;
+        Choice { name, time, class: if few { "few tokens" } else { "many tokens" } }
+    })
+    .unwrap();
+    println!("{}", lost.told);
+    assert_eq!(lost.shapes, 200, "{}", lost.told);
+    assert!(lost.mean < 1.06 && lost.most < 1.45 && lost.untimed <= 5, "{}", lost.told);
 }

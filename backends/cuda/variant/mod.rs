@@ -3,6 +3,8 @@
 #[cfg(test)]
 pub(crate) mod drawn;
 pub(crate) mod params;
+#[cfg(test)]
+pub(crate) mod recorded;
 pub(crate) mod tensor_map;
 
 use std::any::Any;

@@ -1,9 +1,13 @@
 //! How `attention` of few queries over long caches is split: the speed rules of `sm90_decode` and `sm80_decode`.
 
-use crate::backends::cuda::attention::choose::decode_cost;
+use crate::backends::cuda::attention::choose::cost;
+use crate::backends::cuda::attention::choose::tiles::cluster;
+use crate::backends::cuda::attention::choose::varlen::varlen_config;
 use crate::backends::cuda::attention::choose::worth::{Worth, when};
-use crate::backends::cuda::attention::sm80::tile::key_rows;
-use crate::backends::cuda::attention::sm90::decode_tile::{Config, LEAST_KEYS, ROWS, Tile, alike};
+use crate::backends::cuda::attention::sm80::tile::{self as sm80, key_rows};
+use crate::backends::cuda::attention::sm90::decode_tile::{Config, LEAST_KEYS, PANEL, ROWS, Tile, alike};
+use crate::backends::cuda::attention::sm90::tile::LISTED;
+use crate::backends::cuda::attention::sm90::varlen_tile::{LEAST_BOX, box_keys};
 use crate::backends::cuda::variant::Target;
 use crate::ops::Attention;
 use crate::ops::attention::Form;
@@ -56,13 +60,19 @@ fn fills(tile: Tile, op: &Attention, units: u32, steps: u64, parts: u64) -> bool
     items.saturating_mul(op.kv_len.div_ceil(tile.tokens(heads))) >= steps * units && items * parts >= units
 }
 
-/// The fewest queries for which a head has tiles of its own, and the most rows that share keys for which the cost model is asked.
-const MODEL_QUERIES: u64 = 64;
+/// The most rows that share keys for which the cost model is asked.
 const MODEL_ROWS: u64 = 512;
-/// The model's choice is taken where its time is below this share of the rules' choice.
+/// The model's choice is taken where its time is below this share of the rules' choice. Steps of a decoder overlap, of which it knows nothing.
 const CLEARLY: f64 = 0.92;
+const CLEARLY_IN_STEPS: f64 = 0.7;
+/// The longest caches for which it is asked in place of what was measured in a decoder.
+const SHORT_STEPS: u64 = 150;
+/// The longest sequences end to end that are never split for how few they are: a sentence's bits are the same whatever is beside it.
+const ALONE_KEYS: u64 = 256;
+/// Heads of a box whatever the head is. More are one where they lie in one page, or are the fewest whose rows fill whole lines of memory.
+const FEW_HEADS: u64 = 2;
 
-/// The ways to compute few queries.
+/// The ways to compute few rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Way {
     Boxes(Config),
@@ -81,36 +91,67 @@ impl Way {
         }
     }
 
-    /// The modelled time in microseconds.
+    /// The modelled time in microseconds. `Whole` is in tiles of Ampere.
     fn cost(self, op: &Attention, units: u32) -> f64 {
         match self {
-            Self::Boxes(config) => decode_cost::boxes(op, config, units),
-            Self::Split => decode_cost::split(op, units),
-            Self::Whole => decode_cost::whole_sequences(op, units),
+            Self::Boxes(config) => cost::boxes(op, config, units),
+            Self::Split => cost::split(op, units),
+            Self::Whole => cost::whole_sequences(op, units),
         }
     }
 
     /// The fastest way, with or without TMA boxes among the ways. It is the rules' choice, unless the model says that another is clearly
     /// faster.
-    fn of(op: &Attention, units: u32, boxes: bool) -> Self {
-        if let Some(config) = paged(op, units).filter(|_| boxes) {
+    fn of(op: &Attention, target: &Target, boxes: bool) -> Self {
+        let units = target.units;
+        let fastest = fastest(op, units);
+        let cut = boxes.then(|| able(op, fastest)).flatten();
+        if key_rows(op) > MODEL_ROWS || op.q_len >= sm80::ROWS {
+            return Self::of_many_queries(op, target).unwrap_or_else(|| Self::by_rule(op, units, cut));
+        }
+        let step = boxes.then(|| paged(op, units)).flatten();
+        if let Some(config) = step.filter(|_| op.kv_len > SHORT_STEPS) {
             return Self::Boxes(config);
         }
-        let cut = boxes.then(|| able(op, fastest(op, units))).flatten();
-        let ruled = Self::by_rule(op, units, cut);
-        if op.q_len >= MODEL_QUERIES || key_rows(op) > MODEL_ROWS {
-            return ruled;
-        }
-        let whole = WHOLE_HEADS.map(|heads| Config { warps: 8, heads, whole: true }).into_iter().filter(|config| boxes && config.can_take(op).is_ok());
-        // The rules between the two ways to split are for launches in a row, which the model does not know.
-        let split = (!matches!(ruled, Self::Boxes(_))).then_some(Self::Split);
-        let ways = [ruled, Self::Whole].into_iter().chain(split).chain(whole.map(Self::Boxes));
-        let timed = ways.map(|way| (way.cost(op, units), way)).min_by(|one, other| one.0.total_cmp(&other.0));
-        match timed {
-            Some((time, way)) if time < CLEARLY * ruled.cost(op, units) => way,
+        let ruled = step.map_or_else(|| Self::by_rule(op, units, cut), Self::Boxes);
+        let (warps, clearly) = step.map_or((fastest.warps, CLEARLY), |config| (config.warps, CLEARLY_IN_STEPS));
+        // How many warps is by the rules: it is for launches in a row.
+        let worth = |config: &Config| (config.whole || config.warps == warps) && fills_lines(op, *config) && config.can_take(op).is_ok();
+        let configs = Config::ALL.into_iter().filter(|config| boxes && worth(config)).map(Self::Boxes);
+        let timed = [Self::Whole, Self::Split].into_iter().chain(configs).map(|way| (way.cost(op, units), way));
+        match timed.min_by(|one, other| one.0.total_cmp(&other.0)) {
+            Some((time, way)) if time < clearly * ruled.cost(op, units) => way,
             _ => ruled,
         }
     }
+
+    /// The fastest way for 64 queries and more, of which whole sequences are in tiles of Hopper where those can compute them. None where the model
+    /// is not asked.
+    fn of_many_queries(op: &Attention, target: &Target) -> Option<Self> {
+        let (units, asked) = (target.units, op.q_len >= sm80::ROWS && key_rows(op) <= MODEL_ROWS);
+        if asked && matches!(op.form, Form::Varlen(_)) && op.kv_len <= ALONE_KEYS {
+            return Some(Self::Whole);
+        }
+        if !asked || target.arch.0 != 90 || op.window.is_some() || op.slots.is_some() || !sm80::rows_aligned(op) {
+            return None;
+        }
+        let whole = match op.form {
+            Form::Dense => match cluster(op, units) {
+                1 => return None,
+                blocks => cost::tiles(op, blocks, units),
+            },
+            Form::Varlen(_) | Form::Paged(_) if op.head_dim > LISTED || box_keys(op) < LEAST_BOX => Self::Whole.cost(op, units),
+            Form::Varlen(_) | Form::Paged(_) => cost::tiles(op, varlen_config(op, units).cluster, units),
+            _ => return None,
+        };
+        Some(if Self::Split.cost(op, units) < CLEARLY * whole { Self::Split } else { Self::Whole })
+    }
+}
+
+/// Whether so many heads of a box are worth it: one or two, those of a page, or the fewest whose rows fill whole lines of memory.
+fn fills_lines(op: &Attention, Config { warps, heads, .. }: Config) -> bool {
+    let whole_lines = |heads: u64| (heads * op.head_dim).is_multiple_of(PANEL);
+    heads <= FEW_HEADS || heads == Tile::new(op.head_dim, key_rows(op), warps).heads(op) || whole_lines(heads) && !whole_lines(heads / 2)
 }
 
 /// The configuration of `sm90_decode` for a decoder's step over pages: eight warps with the heads of a page as one box, as long as few blocks share an
@@ -129,16 +170,17 @@ fn able(op: &Attention, fastest: Config) -> Option<Config> {
 }
 
 /// The fastest configuration of `sm90_decode` that can compute the operation.
-pub(crate) fn decode_boxes_config(op: &Attention, units: u32) -> Config {
-    match Way::of(op, units, true) {
+pub(crate) fn decode_boxes_config(op: &Attention, target: &Target) -> Config {
+    let fastest = fastest(op, target.units);
+    match Way::of(op, target, true) {
         Way::Boxes(config) => config,
-        _ => able(op, fastest(op, units)).unwrap_or_else(|| fastest(op, units)),
+        _ => able(op, fastest).unwrap_or(fastest),
     }
 }
 
 /// Whether split-KV with TMA boxes is worth taking, or why not.
 pub(crate) fn decode_boxes(op: &Attention, target: &Target) -> Worth {
-    when(matches!(Way::of(op, target.units, true), Way::Boxes(_)), || {
+    when(matches!(Way::of(op, target, true), Way::Boxes(_)), || {
         format!("too few steps of {} sequences and {} heads for {} multiprocessors", op.batch, op.kv_heads, target.units)
     })
 }
@@ -156,7 +198,13 @@ pub(crate) fn decode_block(op: &Attention, target: &Target) -> Worth {
 
 /// Whether split-KV with cp.async is worth taking, or why not.
 pub(crate) fn decode(op: &Attention, target: &Target) -> Worth {
-    when(Way::of(op, target.units, false) == Way::Split, || format!("{} rows share {} keys: blocks of whole sequences take less time", key_rows(op), op.kv_len))
+    when(Way::of(op, target, false) == Way::Split, || format!("{} rows share {} keys: blocks of whole sequences take less time", key_rows(op), op.kv_len))
+}
+
+/// Whether tiles of Hopper are worth taking for dense sequences, or why not: of few tiles over long keys a cluster has too few blocks.
+pub(crate) fn unsplit(op: &Attention, target: &Target) -> Worth {
+    let split = matches!(op.form, Form::Dense) && Way::of_many_queries(op, target) == Some(Way::Split);
+    when(!split, || format!("{} rows share {} keys: more blocks than a cluster has take less time", key_rows(op), op.kv_len))
 }
 
 /// Whether two k-blocks in flight for a warp are faster than three. They are where an SM has several sequences and heads to itself.
@@ -169,7 +217,7 @@ mod tests {
     use super::*;
     use crate::backends::cuda::jit::Arch;
     use crate::dtype::DType;
-    use crate::ops::index::PageShape;
+    use crate::ops::index::{PageShape, VarlenShape};
 
     const TARGET: Target = Target { arch: Arch(90), units: 132, shared_bytes: 227 << 10, config: None };
 
@@ -178,7 +226,7 @@ mod tests {
     }
 
     fn worth(op: &Attention) -> Option<Config> {
-        decode_boxes(op, &TARGET).is_ok().then(|| decode_boxes_config(op, TARGET.units))
+        decode_boxes(op, &TARGET).is_ok().then(|| decode_boxes_config(op, &TARGET))
     }
 
     #[test]
@@ -193,15 +241,15 @@ mod tests {
     fn nothing_is_cut_where_as_good_as_all_multiprocessors_have_as_much() {
         let share = |batch, heads, kv_len| {
             let op = dense(batch, heads, kv_len);
-            let share = decode_boxes_config(&op, TARGET.units).share(&op, TARGET.units);
+            let share = decode_boxes_config(&op, &TARGET).share(&op, TARGET.units);
             [share.heads, share.items, share.blocks]
         };
         assert_eq!([share(16, [32, 32], 4096), share(64, [32, 8], 8192)], [[2, 256, 128]; 2]);
         assert_eq!(share(128, [16, 4], 8192), [2, 256, 128]);
         assert_eq!(share(256, [8, 1], 8192), [1, 256, 128], "one head");
-        assert_eq!(share(15, [32, 32], 4096), [2, 240, 120], "120 that read all the time are faster than 132 that join");
+        assert_eq!(share(15, [32, 32], 4096), [1, 480, 132], "of 132 too many would have nothing");
         assert_eq!(share(1, [32, 32], 4096), [1, 32, 132], "few and long");
-        assert_eq!([share(4, [32, 8], 1024), share(1, [32, 32], 256)], [[1, 32, 32]; 2], "few and short");
+        assert_eq!(share(1, [32, 32], 256), [1, 32, 32], "few and short");
     }
 
     /// Measured on an H100: 11.9 µs in whole sequences for 38.0 split; 56.7 split for 465.6; 9.6 and 9.7 whole for 18.1 and 16.
@@ -237,5 +285,25 @@ mod tests {
     fn long_prompts_are_not_split() {
         let of = |batch, heads, q_len| decode(&Attention { q_len, ..dense(batch, heads, 4096) }, &TARGET).is_ok();
         assert_eq!([of(16, [32, 8], 1), of(1, [32, 8], 16), of(64, [32, 8], 16), of(1, [32, 32], 65)], [true, true, false, false]);
+    }
+
+    #[test]
+    fn sentences_are_not_split_for_how_few_they_are() {
+        let of = |batch, longest| {
+            let shape = VarlenShape { batch, total_q: batch * longest, total_kv: batch * longest, max_q: longest, max_kv: longest };
+            decode(&Attention::varlen(DType::F16, shape, [12, 12], 64), &TARGET).is_ok()
+        };
+        assert!([1, 8, 300].into_iter().all(|batch| !of(batch, 64) && !of(batch, 256)));
+    }
+
+    /// Measured on an H100: 26.4 µs in a cluster of eight, 19.3 split.
+    #[test]
+    fn few_tiles_over_long_keys_are_split() {
+        let op = |heads, tokens, head_dim| Attention { causal: true, ..Attention::dense(DType::F16, 1, [heads, heads], tokens, head_dim) };
+        let few = op(1, [200, 6453], 96);
+        assert!(unsplit(&few, &TARGET).is_err() && decode(&few, &TARGET).is_ok());
+        for many in [op(2, [4096, 4096], 128), op(4, [64, 64], 128), op(32, [512, 512], 128)] {
+            assert!(unsplit(&many, &TARGET).is_ok(), "{many:?}");
+        }
     }
 }

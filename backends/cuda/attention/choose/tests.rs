@@ -1,5 +1,8 @@
 //! Tests of the variant and configuration that shapes take on six chips.
 
+#[allow(clippy::unwrap_used)]
+mod recorded;
+
 use std::collections::HashSet;
 
 use rand::SeedableRng;

@@ -69,7 +69,7 @@ fn mean_steps(op: &Attention) -> u64 {
 }
 
 /// Blocks that share the keys of a tile.
-fn cluster(op: &Attention, units: u32) -> u64 {
+pub(super) fn cluster(op: &Attention, units: u32) -> u64 {
     sharing(work(op, ROWS), mean_steps(op), units)
 }
 

@@ -28,7 +28,7 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     suits: choose::decode_boxes,
     configs: Some(Configs {
         names: |_| Config::ALL.map(Config::name).into(),
-        choose: |op, target| number(Config::ALL.into_iter(), &choose::decode_boxes_config(op, target.units)),
+        choose: |op, target| number(Config::ALL.into_iter(), &choose::decode_boxes_config(op, target)),
     }),
     unit: |op, target| unit(config(op, target).tile(op), op.dtype),
     units: |_: Arch| Tile::all().flat_map(|tile| [DType::F16, DType::BF16].map(|dtype| unit(tile, dtype))).collect(),
@@ -38,7 +38,7 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
 
 /// The configuration that the target forces, or the fastest one.
 fn config(op: &Attention, target: &Target) -> Config {
-    target.configured(Config::ALL.into_iter()).unwrap_or_else(|| choose::decode_boxes_config(op, target.units))
+    target.configured(Config::ALL.into_iter()).unwrap_or_else(|| choose::decode_boxes_config(op, target))
 }
 
 params! {

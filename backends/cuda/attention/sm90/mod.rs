@@ -41,7 +41,7 @@ pub(crate) const VARIANT: Variant<Attention> = Variant {
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
     supports,
-    suits: |_, _| Ok(()),
+    suits: choose::unsplit,
     configs: Some(Configs {
         names: |_| Config::ALL.map(Config::name).into(),
         choose: |op, target| number(Config::ALL.into_iter(), &choose::tiles(op, target.units)),

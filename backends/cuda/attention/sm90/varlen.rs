@@ -201,7 +201,7 @@ mod tests {
         for head_dim in 1..=256 {
             let op = varlen(8, 9000, 3000, head_dim);
             assert_eq!(supports(&op, &TARGET).is_ok(), head_dim <= 128, "{head_dim}");
-            assert_eq!(supports(&op, &TARGET).and_then(|()| choose::varlen(&op, &TARGET)).is_ok(), (33..=128).contains(&head_dim), "{head_dim}");
+            assert_eq!(supports(&op, &TARGET).and_then(|()| choose::varlen(&op, &TARGET)).is_ok(), (17..=128).contains(&head_dim), "{head_dim}");
             assert_eq!(supports(&paged(48, 512, head_dim), &TARGET).is_ok(), head_dim <= 128 && head_dim.is_multiple_of(8), "{head_dim}");
         }
         assert!(
