@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use half::{bf16, f16};
+use rayon::prelude::*;
 pub use safetensors::Dtype;
 use safetensors::tensor::Metadata;
 
@@ -25,6 +26,9 @@ const LENGTH_BYTES: usize = 8;
 
 /// The first bytes of a file that Git LFS has not fetched.
 const POINTER: &[u8] = b"version https://git-lfs";
+
+/// Bytes of a tensor that a thread takes at a time: whole elements of every type.
+const PIECE: usize = 1 << 20;
 
 /// An open file whose header is sound. Tensors are read when asked for.
 #[derive(Debug)]
@@ -60,6 +64,21 @@ impl Bytes {
         match self {
             Self::File(_, len) => *len,
             Self::Memory(bytes) => bytes.len() as u64,
+        }
+    }
+
+    /// Copies the bytes from `start` on over all of `to`, by all threads where the system reads a file at several places at once.
+    fn read_into(&self, start: u64, to: &mut [u8]) -> std::io::Result<()> {
+        match self {
+            Self::File(file, _) => {
+                let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+                read_at(&mut file, start, to)
+            }
+            Self::Memory(bytes) => {
+                let from = usize::try_from(start).ok().and_then(|start| bytes.get(start..start.checked_add(to.len())?));
+                to.copy_from_slice(from.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::UnexpectedEof))?);
+                Ok(())
+            }
         }
     }
 
@@ -186,6 +205,20 @@ impl TensorFile {
         Ok((info, bytes))
     }
 
+    /// Copies the elements of a tensor over all of `to`, where they are of that type and as many as there is room for; else says `false`.
+    ///
+    /// # Errors
+    /// Those of [`floats`](Self::floats).
+    pub fn elements_into(&self, name: &str, dtype: DType, to: &mut [u8]) -> Result<bool> {
+        let Some(info) = self.info(name).filter(|info| float_type(info.dtype) == Some(dtype) && info.range.len() == to.len()) else { return Ok(false) };
+        self.bytes.read_into(info.range.start as u64, to).map_err(Error::io(&self.path, "read"))?;
+        if !to.par_chunks(PIECE).all(|piece| dtype.all_finite(piece)) {
+            // Which element it is.
+            self.floats(name)?;
+        }
+        Ok(true)
+    }
+
     /// A tensor of f32, f16 or bf16, widened exactly.
     ///
     /// # Errors
@@ -206,6 +239,21 @@ impl TensorFile {
         }
         Ok((dtype, info.shape, values))
     }
+}
+
+/// Reads from a place of a file, pieces side by side: copies out of the system's memory take longer than a device takes what they give.
+#[cfg(unix)]
+fn read_at(file: &mut File, start: u64, to: &mut [u8]) -> std::io::Result<()> {
+    use std::os::unix::fs::FileExt;
+    let file = &*file;
+    to.par_chunks_mut(PIECE).enumerate().try_for_each(|(number, piece)| file.read_exact_at(piece, start + (number * PIECE) as u64))
+}
+
+/// Reads from a place of a file.
+#[cfg(not(unix))]
+fn read_at(file: &mut File, start: u64, to: &mut [u8]) -> std::io::Result<()> {
+    file.seek(SeekFrom::Start(start))?;
+    file.read_exact(to)
 }
 
 /// A key that a JSON object has twice: readers differ in which they take.

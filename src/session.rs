@@ -2,6 +2,7 @@
 
 mod counters;
 mod later;
+mod launched;
 mod memory;
 mod plan;
 mod record;
@@ -20,6 +21,8 @@ use crate::ops::index::{AdapterCodes, Codes, HostIndex, Index, Pinned};
 use crate::ops::{Op, check, strange};
 use counters::Counted;
 pub use counters::Counters;
+pub use launched::Launched;
+use launched::Timing;
 pub use plan::Plan;
 use room::zeroed;
 
@@ -41,6 +44,8 @@ pub struct Session<D: Device> {
     device: Arc<D>,
     /// Buffers that were named since the capture began; `None` outside one.
     recording: Option<Vec<D::Buffer>>,
+    /// The launches that are timed; `None` but in [`time_launches`](Self::time_launches).
+    timing: Option<Timing<D>>,
     counted: Counted,
 }
 
@@ -62,7 +67,7 @@ impl<D: Device> Session<D> {
     pub fn new(device: Arc<D>) -> Result<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let queue = device.queue()?;
-        Ok(Self { id: NEXT.fetch_add(1, Ordering::Relaxed), device, queue, recording: None, counted: Counted::default() })
+        Ok(Self { id: NEXT.fetch_add(1, Ordering::Relaxed), device, queue, recording: None, timing: None, counted: Counted::default() })
     }
 
     /// The device of the session.
@@ -274,7 +279,8 @@ impl<D: Device> Session<D> {
         }
         // SAFETY: `check` accepted the operands; the workspace is the plan's own, of the size it asked for, and this
         // session's queue runs in order, so that no other launch uses it meanwhile.
-        unsafe { self.device.launch(&mut self.queue, &plan.inner, &plan.workspace, args) }
+        unsafe { self.device.launch(&mut self.queue, &plan.inner, &plan.workspace, args) }?;
+        if self.timing.is_some() { self.launched(plan) } else { Ok(()) }
     }
 
     /// Records the launches of `body` instead of running them. The session is usable afterwards, also on an error or a panic in `body`.

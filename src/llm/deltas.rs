@@ -82,6 +82,10 @@ impl<D: Backend> Deltas<'_, D> {
             Some(Target { projection: path, y: (*y).clone(), y_stride: *y_stride })
         });
         let targets: Vec<Target<'_, D>> = touched.collect();
-        if targets.is_empty() { Ok(()) } else { self.engine.apply(session, batch, x, x_stride, &targets) }
+        if targets.is_empty() {
+            return Ok(());
+        }
+        session.role("adapters");
+        self.engine.apply(session, batch, x, x_stride, &targets)
     }
 }

@@ -40,6 +40,7 @@ impl<D: Backend> Pass<'_, D> {
     pub fn run_watched(&mut self, weights: &Placed<D>, pools: &Pools<D>, mut watch: Option<&mut Watch<'_>>) -> Result<()> {
         let state = self.rows(&self.arena.state, self.config.hidden)?;
         let args = PointwiseArgs { ids: Some(self.plans.ids.clone()), ..PointwiseArgs::new(weights.table.clone(), state) };
+        self.session.role("embedding");
         self.session.run(&self.plans.embedding, &args)?;
         let plans = self.plans;
         for (layer, ((block, pool), plans)) in weights.blocks.iter().zip(&pools.layers).zip(&plans.layers).enumerate() {
@@ -92,24 +93,30 @@ impl<D: Backend> Pass<'_, D> {
         let (state, normed, middle) = (state?, normed?, middle?);
         let own = plans.normed.filter(|_| self.deltas.is_none() && watch.is_none()).map(|normed| normed.qkv);
         if own.is_none() {
+            self.session.role("norm");
             self.session.run(&self.plans.norm, &norm(&state, &block.norms[0], &normed))?;
             self.show(watch, layer, QKV.start, &normed)?;
         }
         let at = (layer, plans.qkv);
+        self.session.role("qkv");
         let q =
             if self.plans.apart { self.apart(at, weights, block, &normed, pool)? } else { self.together((at, own), weights, block, [&state, &normed], pool)? };
         if let Some(latent) = &self.plans.latent {
+            self.session.role("latents");
             latent.make(self.session, layer, block, (&self.arena.between, self.words(&self.arena.slots)?), pool)?;
             if let (Some(deltas), Some((filled, stride))) = (&mut self.deltas, latent.filled(layer, pool)?) {
                 let key = self.config.key();
                 deltas.add_gathered(self.session, layer, (&filled, stride), &[(Projection::Key, &pool.k, key), (Projection::Value, &pool.v, key)])?;
             }
+            self.session.role("heads");
             latent.turn(self.session, layer, (block, &weights.frequencies), pool)?;
         }
         let attended = self.rows(&self.arena.attended, query)?;
         let index = self.plans.tables.clone();
+        self.session.role("attention");
         self.session.run(&self.plans.attention, &AttentionArgs::new(q, pool.k.clone(), pool.v.clone(), attended.clone()).with_index(index))?;
         self.show(watch, layer, OUTPUT.start, &attended)?;
+        self.session.role("output");
         self.products(plans.output, &block.output, &attended, Some(&state), std::slice::from_ref(&middle))?;
         self.add((layer, plans.output), (&attended, query), [(Projection::Output, &middle, hidden)])
     }
@@ -152,6 +159,7 @@ impl<D: Backend> Pass<'_, D> {
         let (pages, pool, frequencies) = (self.plans.appended.clone(), pool.cloned(), weights.frequencies.clone());
         let turned = PointwiseArgs::rope_in_place(rows, self.words(&self.arena.positions)?);
         let plan = self.plans.heads.as_ref().ok_or_else(unplanned)?;
+        self.session.role("heads");
         self.session.run(plan, &PointwiseArgs { weight, frequencies, pages, slots, pool, ..turned })
     }
 
@@ -181,6 +189,7 @@ impl<D: Backend> Pass<'_, D> {
             self.session.run(plan, &args)?;
         }
         let q = made.swap_remove(0);
+        self.session.role("heads");
         let (positions, frequencies) = (self.words(&self.arena.positions)?, weights.frequencies.clone());
         let args = match (&self.plans.head_norm, &block.head_norms) {
             (Some(plan), Some(weights)) => {
@@ -207,9 +216,12 @@ impl<D: Backend> Pass<'_, D> {
         let (state, normed, middle) = (state?, normed?, middle?);
         if let Some(own) = plans.normed.filter(|_| self.deltas.is_none() && watch.is_none()) {
             let inner = self.rows(&self.arena.inner, wide)?;
+            self.session.role("gate_up");
             self.normed(own.gate_up, &block.gate_up, (&middle, &block.norms[1]), &inner)?;
+            self.session.role("down");
             return self.products(own.down, &block.down, &inner, Some(&middle), std::slice::from_ref(&state));
         }
+        self.session.role("norm");
         self.session.run(&self.plans.norm, &norm(&middle, &block.norms[1], &normed))?;
         self.show(watch, layer, GATE_UP.start, &normed)?;
         let gate_up = &block.gate_up;
@@ -218,6 +230,7 @@ impl<D: Backend> Pass<'_, D> {
             let half = weight.weight.len / 2;
             let (gate, up) = (part(&weight.weight, 0, half)?, part(&weight.weight, half, half)?);
             let args = FusedMlpArgs { wg: Some(gate), residual: Some(middle), ..FusedMlpArgs::new(normed, up, down.weight.clone(), state) };
+            self.session.role("mlp");
             return self.session.run(plan, &args);
         };
         let both = self.rows(&self.arena.wide, 2 * wide)?;
@@ -227,13 +240,16 @@ impl<D: Backend> Pass<'_, D> {
         } else {
             (wide * size, 2 * wide, vec![both.clone()])
         };
+        self.session.role("gate_up");
         self.products(split.gate_up, gate_up, &normed, None, &results)?;
         let up = part(&both, columns, both.len - columns)?;
         self.add((layer, split.gate_up), (&normed, hidden), [(Projection::Gate, &both, stride), (Projection::Up, &up, stride)])?;
         let inner = self.rows(&self.arena.inner, wide)?;
         let glu = self.plans.glu[usize::from(split.apart)].as_ref().ok_or_else(unplanned)?;
+        self.session.role("glu");
         self.session.run(glu, &PointwiseArgs::new(both, inner.clone()))?;
         self.show(watch, layer, DOWN.start, &inner)?;
+        self.session.role("down");
         self.products(split.down, &block.down, &inner, Some(&middle), std::slice::from_ref(&state))?;
         self.add((layer, split.down), (&inner, wide), [(Projection::Down, &state, hidden)])
     }

@@ -40,6 +40,7 @@ impl<D: Backend> Head<D> {
     pub fn run(&self, session: &mut Session<D>, weights: &Placed<D>, arena: &Arena<D>, states: &Slice<D>) -> Result<Slice<D>> {
         let (norm, head) = (self.norm.op(), self.head.op());
         let bytes = norm.rows * norm.columns * norm.dtype.size();
+        session.role("head");
         let (x, normed) = (part(states, 0, bytes)?, part(&arena.normed, 0, bytes)?);
         session.run(&self.norm, &PointwiseArgs { weight: Some(weights.norm.clone()), ..PointwiseArgs::new(x, normed.clone()) })?;
         let logits = part(&arena.logits, 0, head.tokens * head.d_out * head.y_dtype().size())?;

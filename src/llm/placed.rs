@@ -51,13 +51,14 @@ struct Reader<'a> {
     read: BTreeSet<String>,
     /// Memory for the values of a tensor, for the rows of a weight, and for those of first factors.
     values: Vec<f32>,
+    elements: Vec<u8>,
     rows: Rows,
     gathered: Rows,
 }
 
 impl<'a> Reader<'a> {
     fn new(source: &'a dyn WeightSource, dtype: DType) -> Self {
-        Self { source, dtype, read: BTreeSet::new(), values: Vec::new(), rows: Rows::new(dtype), gathered: Rows::new(dtype) }
+        Self { source, dtype, read: BTreeSet::new(), values: Vec::new(), elements: Vec::new(), rows: Rows::new(dtype), gathered: Rows::new(dtype) }
     }
 
     /// Reads the values of a tensor into their memory.
@@ -67,17 +68,46 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
+    /// Adds the first `count` rows of a tensor to `rows`: `columns` of every `pitch` elements, a row every `stride`. They are rounded, where the source does
+    /// not have them as they are to be.
+    fn add(&mut self, rows: &mut Rows, (name, shape): (String, &[u64]), count: u64, [pitch, columns, stride]: [u64; 3]) -> Result<()> {
+        let (source, dtype, size) = (self.source, self.dtype, self.dtype.size());
+        let all: u64 = shape.iter().product();
+        // No memory is asked for that no file fills.
+        let there = source.shape(&name).as_deref() == Some(shape);
+        let added = if there && count * pitch == all && [columns, stride] == [pitch; 2] {
+            rows.add_written(all, |to| source.elements_into(&name, shape, dtype, to))?
+        } else if there {
+            let bytes = (all * size) as usize;
+            self.elements.resize(self.elements.len().max(bytes), 0);
+            let found = source.elements_into(&name, shape, dtype, &mut self.elements[..bytes])?;
+            if found {
+                rows.add_elements(&self.elements[..(count * pitch * size) as usize], [pitch, columns, stride]);
+            }
+            found
+        } else {
+            false
+        };
+        if added {
+            self.read.insert(name);
+            return Ok(());
+        }
+        self.read(name, shape)?;
+        rows.add(&self.values[..(count * pitch) as usize], [pitch, columns, stride]);
+        Ok(())
+    }
+
     /// Uploads the tensors with these names, one below the other, a row every `stride` elements.
     fn stacked<D: Backend>(&mut self, session: &mut Session<D>, names: &[(String, u64)], columns: Option<u64>, stride: u64) -> Result<Slice<D>> {
-        self.rows.clear();
+        let mut all = std::mem::replace(&mut self.rows, Rows::new(self.dtype));
+        all.clear();
         for (name, rows) in names {
-            let shape: Vec<u64> = std::iter::once(*rows).chain(columns).collect();
-            self.read(name.clone(), &shape)?;
             match columns {
-                Some(columns) => self.rows.add(&self.values, [columns, columns, stride]),
-                None => self.rows.add(&self.values, [*rows; 3]),
+                Some(columns) => self.add(&mut all, (name.clone(), &[*rows, columns]), *rows, [columns, columns, stride])?,
+                None => self.add(&mut all, (name.clone(), &[*rows]), 1, [*rows; 3])?,
             }
         }
+        self.rows = all;
         self.rows.place(session, names.first().map_or("weight", |(name, _)| name))
     }
 
@@ -112,17 +142,19 @@ impl<'a> Reader<'a> {
                 continue;
             };
             let inner = config.inner_rank(path).unwrap_or(rank);
-            self.read(format!("{path}.v.weight"), &[rank, *d_in])?;
+            let v = format!("{path}.v.weight");
             if let Some(fill) = config.fill(path) {
+                self.read(v.clone(), &[rank, *d_in])?;
                 bases.extend_from_slice(&self.values[(fill.at * d_in) as usize..((fill.at + fill.rows()) * d_in) as usize]);
             }
-            first.add(&self.values[..(inner * d_in) as usize], [*d_in, *d_in, stride]);
+            self.add(&mut first, (v, &[rank, *d_in]), inner, [*d_in, *d_in, stride])?;
             // Rows of zeros below the first factor give columns of zeros, which meet the zeros between rows of the second.
             first.add_zeros(room - inner, stride);
-            self.read(format!("{path}.u.weight"), &[*d_out, rank])?;
-            self.rows.clear();
-            self.rows.add(&self.values, [rank, inner, *room]);
-            let weight = self.rows.place(session, path)?;
+            let mut second = std::mem::replace(&mut self.rows, Rows::new(self.dtype));
+            second.clear();
+            self.add(&mut second, (format!("{path}.u.weight"), &[*d_out, rank]), *d_out, [rank, inner, *room])?;
+            let weight = second.place(session, path)?;
+            self.rows = second;
             let bias = if form.bias { Some(self.vector(session, format!("{path}.bias"), *d_out)?) } else { None };
             parts.push(Affine { weight, bias });
         }

@@ -53,6 +53,35 @@ impl Rows {
         });
     }
 
+    /// Adds a row every `stride` elements: the first `columns` of every `pitch` elements of this type, by all threads.
+    pub fn add_elements(&mut self, elements: &[u8], [pitch, columns, stride]: [u64; 3]) {
+        let size = self.dtype.size();
+        let [pitch, columns, row] = [pitch.max(1) * size, columns * size, stride * size].map(|bytes| bytes as usize);
+        let together = (MANY / pitch).max(1);
+        let to = self.more(elements.len() / pitch * row);
+        to.par_chunks_mut(together * row).zip(elements.par_chunks(together * pitch)).for_each(|(to, from)| {
+            for (to, from) in to.chunks_exact_mut(row).zip(from.chunks_exact(pitch)) {
+                let (taken, rest) = to.split_at_mut(columns);
+                taken.copy_from_slice(&from[..columns]);
+                rest.fill(0);
+            }
+        });
+    }
+
+    /// Adds rows that `write` writes in place; nothing where it says that it wrote none.
+    ///
+    /// # Errors
+    /// Those of `write`.
+    pub fn add_written(&mut self, elements: u64, write: impl FnOnce(&mut [u8]) -> Result<bool>) -> Result<bool> {
+        let before = self.used;
+        let bytes = (elements * self.dtype.size()) as usize;
+        let written = write(self.more(bytes));
+        if !matches!(written, Ok(true)) {
+            self.used = before;
+        }
+        written
+    }
+
     /// Adds rows of zeros.
     pub fn add_zeros(&mut self, rows: u64, stride: u64) {
         let bytes = (rows * stride * self.dtype.size()) as usize;
@@ -80,6 +109,7 @@ impl Rows {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
@@ -100,7 +130,26 @@ mod tests {
                     .flat_map(|row| row[..columns as usize].iter().copied().chain(std::iter::repeat_n(0.0, (stride - columns) as usize)))
                     .collect();
                 expected.resize(expected.len() + (zeros * stride) as usize, 0.0);
-                assert!(rows.bytes[..rows.used] == dtype.encode_f32(&expected), "{dtype}: {columns} of {pitch} every {stride}");
+                let expected = dtype.encode_f32(&expected);
+                assert!(rows.bytes[..rows.used] == expected, "{dtype}: {columns} of {pitch} every {stride}");
+                rows.clear();
+                rows.add_elements(&dtype.encode_f32(&values), [pitch, columns, stride]);
+                assert!(
+                    !rows
+                        .add_written(7, |to| {
+                            to.fill(1);
+                            Ok(false)
+                        })
+                        .unwrap()
+                );
+                assert!(
+                    rows.add_written(zeros * stride, |to| {
+                        to.fill(0);
+                        Ok(true)
+                    })
+                    .unwrap()
+                );
+                assert!(rows.bytes[..rows.used] == expected, "{dtype}: {columns} of {pitch} every {stride}, as they are stored");
             }
         }
     }

@@ -304,6 +304,10 @@ impl Op for Attention {
         }
     }
 
+    fn sizes(&self) -> [u64; 3] {
+        [self.batch * self.q_len, self.heads * self.head_dim, self.kv_len]
+    }
+
     fn cost(&self) -> Cost {
         let sequence = 4.0 * self.heads as f64 * self.head_dim as f64;
         let dense = sequence * self.batch as f64 * self.q_len as f64 * self.kv_len as f64;

@@ -86,6 +86,10 @@ impl Op for Checksum {
         expect_size("checksum: sums", &[self.ranges, 8])
     }
 
+    fn sizes(&self) -> [u64; 3] {
+        [self.ranges, 1, self.bytes]
+    }
+
     fn cost(&self) -> Cost {
         // Some twenty operations on whole numbers for each word.
         let flops = 20.0 * self.ranges as f64 * (self.bytes / 4 + 1) as f64;

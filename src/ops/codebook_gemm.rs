@@ -335,6 +335,10 @@ impl Op for CodebookGemm {
         Ok(())
     }
 
+    fn sizes(&self) -> [u64; 3] {
+        [self.tokens, self.slices.iter().map(|slice| slice.d_out).sum(), self.d_in]
+    }
+
     fn cost(&self) -> Cost {
         let (tokens, size) = (self.tokens as f64, self.dtype.size() as f64);
         // A population may be far larger than the batch, which reads no more adapters than it has tokens.

@@ -136,6 +136,10 @@ impl Op for FusedMlp {
         Ok(())
     }
 
+    fn sizes(&self) -> [u64; 3] {
+        [self.tokens, self.d_out, self.d_ff]
+    }
+
     fn cost(&self) -> Cost {
         let (tokens, d_model, d_ff, d_out) = (self.tokens as f64, self.d_model as f64, self.d_ff as f64, self.d_out as f64);
         let weights = d_ff * d_model * if self.gated { 2.0 } else { 1.0 } + d_out * d_ff;

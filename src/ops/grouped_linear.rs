@@ -77,6 +77,11 @@ impl Op for GroupedLinear {
         ensure(other.is_none(), "grouped_linear: problems", "products without a delta, norms, gates and wide outputs", format_args!("{other:?}"))
     }
 
+    fn sizes(&self) -> [u64; 3] {
+        let most = |of: fn(&Linear) -> u64| self.problems.iter().map(of).max().unwrap_or(0);
+        [most(|one| one.tokens), self.problems.iter().map(|one| one.d_out).sum(), most(|one| one.d_in)]
+    }
+
     fn cost(&self) -> Cost {
         self.problems.iter().map(Op::cost).fold(Cost::default(), |sum, own| Cost {
             executed_flops: sum.executed_flops + own.executed_flops,

@@ -245,6 +245,10 @@ impl Op for Linear {
         Ok(())
     }
 
+    fn sizes(&self) -> [u64; 3] {
+        [self.tokens, self.d_out, self.d_in]
+    }
+
     fn cost(&self) -> Cost {
         let (tokens, d_in, d_out, size) = (self.tokens as f64, self.d_in as f64, self.d_out as f64, self.dtype.size() as f64);
         let delta = self.delta.as_ref().map(Op::cost).unwrap_or_default();

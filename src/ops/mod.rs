@@ -51,6 +51,9 @@ pub trait Op: Clone + Eq + Hash + Debug + Send + Sync + 'static {
 
     /// Every rule on the descriptor itself: dimensions, types, flags that exclude each other.
     fn validate(&self) -> Result<()>;
+    /// Rows of the result, their columns, and what each element is made of: the inputs of a product, the keys of attention, 1 where it is an element of
+    /// its own. Of several products side by side the columns of all, and the most inputs.
+    fn sizes(&self) -> [u64; 3];
     /// The operation's work and traffic.
     fn cost(&self) -> Cost;
     /// The operands `args` on another device: every slice and index passes through `to`.

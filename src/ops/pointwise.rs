@@ -254,6 +254,10 @@ impl Op for Pointwise {
         }
     }
 
+    fn sizes(&self) -> [u64; 3] {
+        [self.rows, self.columns, 1]
+    }
+
     fn cost(&self) -> Cost {
         let read = if self.vocabulary().is_some() { self.rows } else { self.x_rows() } as f64;
         let residual = if self.residual_rows().is_some() { self.rows as f64 } else { 0.0 };

@@ -231,6 +231,10 @@ impl Op for PrefixAttention {
         self.value.validate("value", self)
     }
 
+    fn sizes(&self) -> [u64; 3] {
+        [self.batch * self.q_len, self.heads * self.head_dim, self.tokens]
+    }
+
     fn cost(&self) -> Cost {
         let plain = self.plain().cost();
         // A row of K and of V is rebuilt once, however many tiles of queries do it again.

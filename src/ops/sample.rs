@@ -125,6 +125,10 @@ impl Op for Sample {
         expect_size("sample: params", &[self.rows, PARAMS, 4])
     }
 
+    fn sizes(&self) -> [u64; 3] {
+        [self.rows, 1, self.vocabulary]
+    }
+
     fn cost(&self) -> Cost {
         let logits = self.rows as f64 * self.vocabulary as f64;
         // Softmax of the logits, and the noise of each: ten rounds and two logarithms, of which four tokens share the rounds.

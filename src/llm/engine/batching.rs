@@ -10,6 +10,7 @@ use super::flight::Flight;
 use super::gather::Gather;
 use super::options::{EngineOptions, Request};
 use super::sampler::Draws;
+use super::timed::Timed;
 use crate::adapters::encoded::EncodedAdapter;
 use crate::adapters::engine::{AdapterId, AdapterSource, EngineOptions as AdapterOptions};
 use crate::backend::Backend;
@@ -82,6 +83,8 @@ pub struct Engine<D: Backend> {
     pub(super) seats: Vec<Option<usize>>,
     /// The ids that were drawn last, on the device.
     pub(super) last: Option<Slice<D>>,
+    /// The times of the launches of a step, where somebody asked for them.
+    pub(super) timed: Timed,
 }
 
 impl<D: Backend> Engine<D> {
@@ -159,6 +162,7 @@ impl<D: Backend> Engine<D> {
             errors: HashMap::new(),
             seats: vec![None; options.seats as usize],
             last: None,
+            timed: Timed::default(),
         })
     }
 

@@ -94,6 +94,7 @@ impl<D: Backend> Engine<D> {
                 *warm = Some(generation);
             }
         }
+        self.timed.step(session, ([step.rows.len(), step.sequences.len()], all), &mut run)?;
         Ok(all)
     }
 

@@ -19,9 +19,11 @@ mod output;
 mod prompts;
 mod sampler;
 mod service;
+mod timed;
 mod warm;
 
 pub use self::batching::Engine;
 pub use self::options::{EngineOptions, Request};
 pub use self::output::Output;
 pub use self::service::{Call, Outputs, Service, Sink};
+pub use self::timed::TimedStep;

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use rayon::prelude::*;
 
 use super::WeightSource;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::llm::config::Config;
 use crate::llm::keys::Keys;
@@ -85,20 +87,55 @@ impl WeightSource for Drawn {
         }
         Ok(())
     }
+
+    fn elements_into(&self, name: &str, shape: &[u64], dtype: DType, to: &mut [u8]) -> Result<bool> {
+        let fits = self.shapes.get(name).is_some_and(|found| found == shape);
+        if fits {
+            let period = dtype.encode_f32(&period(name, shape));
+            repeat(&period, to);
+        }
+        Ok(fits)
+    }
 }
 
-/// Draws the values of a tensor, by all threads. Each depends on its place and the name alone.
-fn draw(name: &str, shape: &[u64], values: &mut Vec<f32>) {
+/// How many values are drawn, once: a prime, so that the rows of a matrix begin at different ones.
+const BLOCK: usize = 1_048_573;
+/// Elements that a thread takes at a time.
+const MANY: usize = 1 << 16;
+
+/// The values of all tensors, from −1/2 to 1/2. A device works on no value faster than on another, so that matrices may share them.
+fn block() -> &'static [f32] {
+    static DRAWN: LazyLock<Vec<f32>> = LazyLock::new(|| (0..BLOCK as u64).into_par_iter().map(|at| unit(at) - 0.5).collect());
+    &DRAWN
+}
+
+/// The values of which a tensor has the first, and then those from the start again: where they are fewer than it has, all of the block from a place that its name gives.
+fn period(name: &str, shape: &[u64]) -> Vec<f32> {
     let count = shape.iter().product::<u64>() as usize;
-    if let [_, columns] = shape {
-        let seed = name.bytes().fold(0u64, |seed, byte| seed.wrapping_mul(31).wrapping_add(byte.into()));
-        let spread = (12.0 / *columns as f32).sqrt();
-        // The length of a range of usize is known ahead, so that each thread writes where its values stay.
-        (0..count).into_par_iter().map(|at| spread * (unit(seed ^ at as u64) - 0.5)).collect_into_vec(values);
-    } else {
-        values.clear();
-        values.resize(count, if name.ends_with("bias") { 0.0 } else { 1.0 });
-    }
+    let [_, columns] = shape else { return vec![if name.ends_with("bias") { 0.0 } else { 1.0 }; count] };
+    let seed = name.bytes().fold(0u64, |seed, byte| seed.wrapping_mul(31).wrapping_add(byte.into()));
+    let (start, spread) = ((seed % BLOCK as u64) as usize, (12.0 / *columns as f32).sqrt());
+    let (first, second) = block().split_at(start);
+    second.iter().chain(first).take(count).map(|value| spread * value).collect()
+}
+
+/// Writes what `period` has again and again over all of `to`, by all threads.
+fn repeat<T: Copy + Send + Sync>(period: &[T], to: &mut [T]) {
+    to.par_chunks_mut(MANY).enumerate().for_each(|(number, mut to)| {
+        let mut at = number * MANY % period.len().max(1);
+        while !to.is_empty() && !period.is_empty() {
+            let count = to.len().min(period.len() - at);
+            let (now, rest) = to.split_at_mut(count);
+            now.copy_from_slice(&period[at..at + count]);
+            (to, at) = (rest, 0);
+        }
+    });
+}
+
+/// Draws the values of a tensor.
+fn draw(name: &str, shape: &[u64], values: &mut Vec<f32>) {
+    values.resize(shape.iter().product::<u64>() as usize, 0.0);
+    repeat(&period(name, shape), values);
 }
 
 /// A number from 0 to 1 that looks random.
@@ -106,4 +143,32 @@ fn unit(number: u64) -> f32 {
     let mixed = number.wrapping_add(0x9E37_79B9_7F4A_7C15).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let mixed = (mixed ^ (mixed >> 29)).wrapping_mul(0x94D0_49BB_1331_11EB);
     (mixed >> 40) as f32 / (1u64 << 24) as f32
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_are_the_values_rounded_once_and_spread_as_told() {
+        // Smaller and larger than the block, of one and of two dimensions.
+        let shapes = BTreeMap::from([("a.weight", vec![3, 5]), ("b.weight", vec![2049, 1024]), ("c.bias", vec![7]), ("d.weight", vec![9])]);
+        let drawn = Drawn { path: PathBuf::new(), shapes: shapes.iter().map(|(name, shape)| ((*name).to_owned(), shape.clone())).collect() };
+        for (name, shape) in &shapes {
+            let values = drawn.values(name, shape).unwrap();
+            for dtype in DType::ALL {
+                let mut to = vec![0xff; values.len() * dtype.size() as usize];
+                assert!(drawn.elements_into(name, shape, dtype, &mut to).unwrap());
+                assert!(to == dtype.encode_f32(&values), "{name} in {dtype}");
+                assert!(!drawn.elements_into(name, &[1, 1], dtype, &mut to).unwrap(), "another shape");
+            }
+        }
+        let values = drawn.values("b.weight", &[2049, 1024]).unwrap();
+        let variance = values.iter().map(|&value| f64::from(value).powi(2)).sum::<f64>() / values.len() as f64;
+        assert!((1024.0 * variance - 1.0).abs() < 0.01, "{variance}");
+        assert!(values.chunks(1024).skip(1).all(|row| row != &values[..1024]), "rows differ");
+        assert_ne!(values[..15], drawn.values("a.weight", &[3, 5]).unwrap()[..]);
+        assert_eq!((drawn.values("c.bias", &[7]).unwrap(), drawn.values("d.weight", &[9]).unwrap()), (vec![0.0; 7], vec![1.0; 9]));
+    }
 }

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::source::WeightSource;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 
 /// The most factors of one projection's heads.
@@ -112,6 +113,13 @@ impl WeightSource for Factors {
             column += width;
         }
         Ok((vec![rows, columns], all))
+    }
+
+    fn elements_into(&self, name: &str, shape: &[u64], dtype: DType, to: &mut [u8]) -> Result<bool> {
+        match self.names.get(name).map(Vec::as_slice) {
+            Some([only]) => self.inner.elements_into(only, shape, dtype, to),
+            _ => Ok(false),
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::source::WeightSource;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::model::json;
 use crate::safetensors_file::TensorFile;
@@ -91,5 +92,12 @@ impl WeightSource for Folder {
         let file = self.file(name).ok_or_else(|| Error::input_item(&self.path, name, "expected this tensor, found none of that name"))?;
         let (_, shape, values) = file.floats(name)?;
         Ok((shape.into_iter().map(|size| size as u64).collect(), values))
+    }
+
+    fn elements_into(&self, name: &str, shape: &[u64], dtype: DType, to: &mut [u8]) -> Result<bool> {
+        match self.file(name) {
+            Some(file) if self.shape(name).as_deref() == Some(shape) => file.elements_into(name, dtype, to),
+            _ => Ok(false),
+        }
     }
 }

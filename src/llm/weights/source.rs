@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 
 /// A model's weights: names as in `model.layers.0.self_attn.q_proj.weight`, matrices `[d_out, d_in]`, row-major. Nothing above knows what
@@ -41,5 +42,14 @@ pub trait WeightSource {
     fn values_into(&self, name: &str, shape: &[u64], values: &mut Vec<f32>) -> Result<()> {
         *values = self.values(name, shape)?;
         Ok(())
+    }
+
+    /// Writes the elements of a tensor of `shape`, little-endian and of type `dtype`, over all of `to`, where the source has them so; else says `false`, and `to`
+    /// holds anything. What is stored as it is computed in is so moved once, and not widened and rounded again.
+    ///
+    /// # Errors
+    /// Those of [`values`](Self::values).
+    fn elements_into(&self, _name: &str, _shape: &[u64], _dtype: DType, _to: &mut [u8]) -> Result<bool> {
+        Ok(false)
     }
 }

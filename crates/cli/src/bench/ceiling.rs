@@ -66,7 +66,7 @@ fn copy<D: Backend>(session: &mut Session<D>, flush: &Flush<D>, schedule: Schedu
 }
 
 /// The most that the matrix units of all SMs do at their highest clock.
-fn peak_flops(caps: &Caps, dtype: DType) -> Option<f64> {
+pub fn peak_flops(caps: &Caps, dtype: DType) -> Option<f64> {
     let narrow = dtype.size() == 2;
     if caps.kind == Kind::Cpu {
         let cores = std::thread::available_parallelism().map_or(1, usize::from).max(caps.multiprocessors as usize);

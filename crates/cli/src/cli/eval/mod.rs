@@ -2,7 +2,9 @@
 
 mod adapted;
 mod drawn;
+mod launches;
 mod ppl;
+mod sources;
 mod speed;
 mod variant;
 
@@ -14,7 +16,7 @@ use serde::Serialize;
 use trifuse::backends::{AnyDevice, Choice};
 use trifuse::device::{Caps, Device};
 use trifuse::llm::perplexity::windows;
-use trifuse::llm::{Drawn, Files, Model};
+use trifuse::llm::{Config, Drawn, Files, Model, WeightSource};
 use trifuse::{DType, Error, Result};
 use trifuse_cli::bench::report::Environment;
 
@@ -25,7 +27,9 @@ use super::progress::Progress;
 use super::texts::{Documents, end, tokens};
 use super::values;
 use adapted::Adapted;
+use launches::Timed;
 use ppl::{Text, score};
+use sources::{ModelSource, RankCounts, Source, files, hashed};
 use speed::{Load, Speed};
 use variant::{Kind, Variant};
 
@@ -102,6 +106,12 @@ struct Evaluated<'a> {
     /// From the start of the command to the first token of the first model whose speed was measured.
     start_seconds: Option<f64>,
     speed: Vec<Speed>,
+    /// The steps whose launches were timed, and those, the slowest of each step first.
+    steps: Vec<launches::Step>,
+    launches: Vec<launches::Launch>,
+    /// What was measured, by the content of its files; empty where the run was interrupted.
+    models: Vec<ModelSource>,
+    texts: Vec<Source>,
 }
 
 /// Reads the texts and scores each.
@@ -193,14 +203,23 @@ impl Job<'_> {
             ppl: Vec::new(),
             start_seconds: None,
             speed: Vec::new(),
+            steps: Vec::new(),
+            launches: Vec::new(),
+            models: Vec::new(),
+            texts: Vec::new(),
         };
-        let mut first = None;
+        let (mut first, mut timed, mut sources) = (None, Timed::default(), Vec::new());
         if let Some(path) = &args.drawn {
             let (config, weights) = Drawn::open(path)?;
+            let name = path.display().to_string();
+            sources.push(source(&name, &config, &weights)?);
             let model = Model::new(Arc::clone(&device), config, &weights, dtype)?;
-            report.speed = speed::measure(&path.display().to_string(), model, &args.load, &mut first, interrupt)?;
+            report.speed = speed::measure(&name, model, &args.load, (&mut first, &mut timed), interrupt)?;
         }
         let mut baseline = self.baseline.as_ref().filter(|_| ppl).map(|baseline| baseline.model(Arc::clone(&device), dtype)).transpose()?;
+        for variant in self.variants.iter().chain(&self.baseline) {
+            sources.push(source(&variant.name, &variant.config()?, variant.files.weights.as_ref())?);
+        }
         for variant in &self.variants {
             if args.adapted.any() {
                 report.ppl.extend(self.adapted(variant, Arc::clone(&device), dtype)?);
@@ -214,17 +233,29 @@ impl Job<'_> {
                 report.ppl.extend(self.texts(variant, &mut model, baseline.as_mut())?);
             }
             if speed && !interrupt.asked() {
-                report.speed.extend(speed::measure(&variant.name, model, &args.load, &mut first, interrupt)?);
+                report.speed.extend(speed::measure(&variant.name, model, &args.load, (&mut first, &mut timed), interrupt)?);
             }
             if interrupt.asked() {
                 break;
             }
         }
         report.start_seconds = first.map(|first| (first - self.started).as_secs_f64());
+        (report.steps, report.launches) = (timed.steps, timed.launches);
+        // Files are hashed last, when no time is taken.
+        if !interrupt.asked() {
+            let hash = |(model, ranks, files): (String, _, Vec<PathBuf>)| Ok(ModelSource { model, files: hashed(&files)?, ranks });
+            report.models = sources.into_iter().map(hash).collect::<Result<_>>()?;
+            report.texts = hashed(&args.texts)?;
+        }
         report.environment = Some(Environment::here(device.backend()));
         self.output.report(&report)?;
         Ok(if interrupt.asked() { Outcome::Interrupted } else { Outcome::Right })
     }
+}
+
+/// The name of a model, its ranks and its files.
+fn source(name: &str, config: &Config, weights: &dyn WeightSource) -> Result<(String, Option<RankCounts>, Vec<PathBuf>)> {
+    Ok((name.to_owned(), RankCounts::of(config), files(weights)?))
 }
 
 impl Report for Evaluated<'_> {
@@ -270,6 +301,6 @@ impl Report for Evaluated<'_> {
             page.table(&names, &[1, 2, 3, 4, 5, 6, 7, 8], rows)?;
             page.line(format_args!("{} on {}", self.dtype, self.backend))?;
         }
-        Ok(())
+        launches::page(&self.steps, &self.launches, page)
     }
 }

@@ -1,5 +1,6 @@
 //! How fast a model reads prompts and writes answers, by the number of requests that run at once.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use serde::Serialize;
@@ -7,9 +8,11 @@ use trifuse::adapters::engine::AdapterSource;
 use trifuse::backends::AnyDevice;
 use trifuse::llm::Model;
 use trifuse::llm::engine::{Engine, EngineOptions, Output, Request};
+use trifuse::llm::step::RequestId;
 use trifuse::{Error, Result};
 
 use super::drawn::Adapters;
+use super::launches::Timed;
 use crate::cli::interrupt::Interrupt;
 
 /// What is measured.
@@ -42,6 +45,9 @@ pub struct Load {
     /// Whether a request's bits are to be the same in any batch, for the suite speed
     #[arg(long)]
     invariant: bool,
+    /// How many times each launch of a step is timed by itself, for the suite speed; 0 times none
+    #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1000))]
+    pub launches: u32,
 }
 
 /// What a number of requests took.
@@ -67,11 +73,18 @@ pub struct Speed {
 }
 
 /// Measures every batch of `load` with every number of adapters that it has room for, each twice: the second time counts. `first` is when the
-/// first token came, where it is not known yet.
+/// first token came, where it is not known yet. Behind each batch the launches of its steps are timed, with a prompt's where the batch is the largest.
 ///
 /// # Errors
 /// Prompts and answers that are longer than the model's context; targets that the model does not have; a device that fails.
-pub fn measure(name: &str, model: Model<AnyDevice>, load: &Load, first: &mut Option<Instant>, interrupt: &Interrupt) -> Result<Vec<Speed>> {
+pub fn measure(
+    name: &str,
+    mut model: Model<AnyDevice>,
+    load: &Load,
+    (first, timed): (&mut Option<Instant>, &mut Timed),
+    interrupt: &Interrupt,
+) -> Result<Vec<Speed>> {
+    let device = Arc::clone(model.session().device());
     let seats = load.batch.iter().copied().max().unwrap_or(1);
     let context = load.prompt as usize + load.answer as usize;
     let most = load.drawn_adapters.iter().copied().max().unwrap_or(0);
@@ -90,11 +103,33 @@ pub fn measure(name: &str, model: Model<AnyDevice>, load: &Load, first: &mut Opt
         }
         let Some(speed) = time(2 * number as u64 + 1)? else { break };
         found.push(speed);
+        if load.launches > 0 {
+            // A salt of neither run.
+            let how = (u64::MAX - number as u64, batch == seats);
+            timed.measure((name, &device, &mut engine), load, (batch, adapters), how, interrupt)?;
+        }
     }
     Ok(found)
 }
 
-/// Runs a batch to its end; `None` where that was interrupted. A salt of its own keeps it from the pages of those before.
+/// Submits a batch of drawn prompts. A salt of its own keeps it from the pages of those before.
+pub fn submit(engine: &mut Engine<AnyDevice>, load: &Load, (batch, adapters): (u32, u32), salt: u64) -> Result<Vec<RequestId>> {
+    let vocabulary = engine.model().config().vocabulary;
+    let mut state = 0x9E37_79B9_7F4A_7C15 ^ salt;
+    let mut id = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((state >> 33) % u64::from(vocabulary)) as u32
+    };
+    let mut requests = Vec::new();
+    for number in 0..batch {
+        let prompt = (0..load.prompt).map(|_| id()).collect();
+        let adapter = number.checked_rem(adapters).map(Adapters::name);
+        requests.push(engine.submit(Request::new(prompt, load.answer as usize).with_salt(Some(salt.to_le_bytes().to_vec())).with_adapter(adapter))?);
+    }
+    Ok(requests)
+}
+
+/// Runs a batch to its end; `None` where that was interrupted.
 fn run(
     (name, engine): (&str, &mut Engine<AnyDevice>),
     load: &Load,
@@ -102,18 +137,8 @@ fn run(
     salt: u64,
     (first_of_all, interrupt): (&mut Option<Instant>, &Interrupt),
 ) -> Result<Option<Speed>> {
-    let vocabulary = engine.model().config().vocabulary;
-    let mut state = 0x9E37_79B9_7F4A_7C15 ^ salt;
-    let mut id = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        ((state >> 33) % u64::from(vocabulary)) as u32
-    };
     let started = Instant::now();
-    for number in 0..batch {
-        let prompt = (0..load.prompt).map(|_| id()).collect();
-        let adapter = number.checked_rem(adapters).map(Adapters::name);
-        engine.submit(Request::new(prompt, load.answer as usize).with_salt(Some(salt.to_le_bytes().to_vec())).with_adapter(adapter))?;
-    }
+    submit(engine, load, (batch, adapters), salt)?;
     let (mut first, mut begun, mut steps, mut outputs) = (None, 0, Vec::new(), Vec::new());
     while !engine.is_idle() {
         if interrupt.asked() {

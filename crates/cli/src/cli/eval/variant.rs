@@ -38,6 +38,20 @@ impl Variant {
         Ok(Self { name: told, files: Files::open(name)?, repaired })
     }
 
+    /// The configuration of what is measured, with the ranks that its weights have, or are padded to.
+    ///
+    /// # Errors
+    /// Factors of ranks that the configuration does not know.
+    pub fn config(&self) -> Result<Config> {
+        let config = self.files.config.with_ranks_of(self.files.weights.as_ref())?;
+        if !self.repaired {
+            return Ok(config);
+        }
+        let padded = config.ranks.iter().map(|(path, rank)| (path.to_owned(), Target::Multiple(8).of(rank)));
+        let ranks = Ranks::new(padded);
+        Ok(Config { ranks, ..config })
+    }
+
     /// The model on a device.
     ///
     /// # Errors
@@ -46,9 +60,8 @@ impl Variant {
         if !self.repaired {
             return Model::open(device, &self.files, dtype);
         }
-        let config = self.files.config.with_ranks_of(self.files.weights.as_ref())?;
-        let stored: BTreeMap<String, u64> = config.ranks.iter().map(|(path, rank)| (path.to_owned(), Target::Multiple(8).of(rank))).collect();
-        let config = Config { ranks: Ranks::new(stored.clone()), ..config };
+        let config = self.config()?;
+        let stored: BTreeMap<String, u64> = config.ranks.iter().map(|(path, rank)| (path.to_owned(), rank)).collect();
         Model::new(device, config, &Padded::new(self.files.weights.as_ref(), &stored), dtype)
     }
 }
