@@ -85,6 +85,9 @@ def measure(options, table, setting, paths, text, names):
             else:
                 table.found["perplexity"][setting][row["adapter"]] = row["perplexity"]
         table.found.setdefault("rows", []).extend({"setting": setting, **row} for row in told["ppl"])
+        # What was measured, by its content.
+        table.found["models"] = told["models"]
+        table.found.setdefault("texts", {}).update({text["file"]: text["sha256"] for text in told["texts"]})
         table.write()
 
 
