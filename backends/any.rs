@@ -80,7 +80,7 @@ trait ErasedDevice: Send + Sync {
 
 impl<D: Device> ErasedDevice for D {
     fn backend(&self) -> &'static str {
-        D::NAME
+        Device::backend(self)
     }
 
     fn caps(&self) -> &Caps {
@@ -235,6 +235,10 @@ impl Device for AnyDevice {
     type Queue = AnyPart;
     type Graph = AnyPart;
     type Event = AnyPart;
+
+    fn backend(&self) -> &'static str {
+        self.device.backend()
+    }
 
     fn caps(&self) -> &Caps {
         self.device.caps()

@@ -24,6 +24,10 @@ pub trait Device: Sized + Send + Sync + 'static {
     /// A moment between two pieces of work of a queue.
     type Event: Send + 'static;
 
+    /// The name of the backend: [`NAME`](Device::NAME), or of a device that hides another's backend, the other's name.
+    fn backend(&self) -> &'static str {
+        Self::NAME
+    }
     /// What this device can do.
     fn caps(&self) -> &Caps;
     /// A new queue.

@@ -16,6 +16,9 @@ pub(crate) const WIDTHS: [CodeWidth; 4] = [CodeWidth::Two, CodeWidth::Three, Cod
 const DESIGN_SAMPLES: usize = 1 << 16;
 /// Starts of k-means, besides the start at the quantiles.
 const STARTS: usize = 4;
+/// The most samples that a start is drawn from, and how many of them are summed by themselves.
+const START_SAMPLES: usize = 2048;
+const BLOCK: usize = 32;
 const LLOYD_STEPS: usize = 400;
 const JOINT_STEPS: usize = 200;
 
@@ -26,6 +29,12 @@ pub(crate) struct Samples {
     sums: Vec<[f64; 3]>,
 }
 
+/// The samples that starts are drawn from, with their weights.
+struct Seen {
+    values: Vec<f64>,
+    weights: Vec<f64>,
+}
+
 impl Samples {
     /// Sorts `(value, weight)` pairs, thinned evenly where there are more than a design needs.
     pub(crate) fn new(mut pairs: Vec<(f64, f64)>) -> Self {
@@ -33,7 +42,8 @@ impl Samples {
         if step > 1 {
             pairs = pairs.into_iter().step_by(step).collect();
         }
-        pairs.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
+        // What a first stage leaves is in order cell by cell, which this sort makes use of. Equal pairs are the same in any order.
+        pairs.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
         let mut sums = Vec::with_capacity(pairs.len() + 1);
         let mut sum = [0.0; 3];
         sums.push(sum);
@@ -93,23 +103,30 @@ impl Samples {
         levels
     }
 
-    /// A start by k-means++ (Arthur and Vassilvitskii 2007): each next centre drawn by its squared distance.
-    fn plus_plus(&self, k: usize, rng: &mut ChaCha8Rng) -> Vec<f64> {
-        let step = self.values.len().div_ceil(2048).max(1);
-        let seen: Vec<(f64, f64)> = (0..self.values.len()).step_by(step).map(|i| (self.values[i], self.cell(i, i + 1)[0])).collect();
-        let mut distance: Vec<f64> = seen.iter().map(|pair| pair.1).collect();
+    /// A start by k-means++ (Arthur and Vassilvitskii 2007) among `seen`: each next centre drawn by its squared distance. Distances are summed
+    /// by blocks, since a single sum would wait for itself at each of them.
+    fn plus_plus(seen: &Seen, k: usize, rng: &mut ChaCha8Rng) -> Vec<f64> {
+        let mut distance = seen.weights.clone();
+        let mut sums: Vec<f64> = distance.chunks(BLOCK).map(|block| block.iter().sum()).collect();
         let mut levels = Vec::with_capacity(k);
         for _ in 0..k {
-            let mut left = rng.random::<f64>() * distance.iter().sum::<f64>();
-            let pick = distance.iter().position(|&d| (left -= d, left <= 0.0).1).unwrap_or(0);
-            let Some(&(centre, _)) = seen.get(pick) else { break };
-            for (d, &(x, w)) in distance.iter_mut().zip(&seen) {
-                let gap = w * (x - centre).powi(2);
-                *d = if levels.is_empty() { gap } else { d.min(gap) };
+            let mut left = rng.random::<f64>() * sums.iter().sum::<f64>();
+            let block = sums.iter().position(|&sum| left <= sum || (left -= sum, false).1).unwrap_or(0);
+            let inside = &distance[block * BLOCK..];
+            let place = inside.iter().position(|&d| (left -= d, left <= 0.0).1).unwrap_or(0);
+            let centre = seen.values[block * BLOCK + place];
+            if levels.is_empty() {
+                distance.fill(f64::INFINITY);
+            }
+            let blocks = seen.values.chunks(BLOCK).zip(seen.weights.chunks(BLOCK));
+            for ((sum, block), (values, weights)) in sums.iter_mut().zip(distance.chunks_mut(BLOCK)).zip(blocks) {
+                for ((d, x), w) in block.iter_mut().zip(values).zip(weights) {
+                    *d = d.min(w * (x - centre).powi(2));
+                }
+                *sum = block.iter().sum();
             }
             levels.push(centre);
         }
-        levels.resize(k, 0.0);
         levels.sort_unstable_by(f64::total_cmp);
         levels
     }
@@ -122,9 +139,11 @@ impl Samples {
         let quantiles = (0..k).map(|i| self.values[(2 * i + 1) * self.values.len() / (2 * k)]).collect();
         let mut best = self.lloyd(quantiles);
         let mut least = self.distortion(&best);
+        let places = (0..self.values.len()).step_by(self.values.len().div_ceil(START_SAMPLES));
+        let (values, weights) = places.map(|i| (self.values[i], self.cell(i, i + 1)[0])).unzip();
+        let seen = Seen { values, weights };
         for _ in 0..STARTS {
-            let start = self.plus_plus(k, rng);
-            let levels = self.lloyd(start);
+            let levels = self.lloyd(Self::plus_plus(&seen, k, rng));
             let distortion = self.distortion(&levels);
             if distortion < least {
                 (best, least) = (levels, distortion);

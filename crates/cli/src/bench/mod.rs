@@ -136,11 +136,11 @@ pub fn run<D: Backend>(session: &mut Session<D>, options: &Options, began: &mut 
         flush_seconds: flush.seconds(),
         seed: if Pool::<D>::shares(options.suite) { "SHA-256 of the operand's name and type" } else { "SHA-256 of the shape's name and type" },
     };
-    let environment = Environment::here(D::NAME);
+    let environment = Environment::here(session.device().backend());
     let device = session.caps().clone();
     Ok(SuiteReport {
         suite: options.suite,
-        backend: D::NAME,
+        backend: session.device().backend(),
         device,
         environment,
         timing,

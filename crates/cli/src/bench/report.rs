@@ -281,7 +281,7 @@ impl Environment {
         Self {
             version: env!("CARGO_PKG_VERSION").into(),
             revision: option_env!("TRIFUSE_REVISION").map_or_else(|| source_revision().unwrap_or_else(|| "unknown".into()), str::to_owned),
-            optimised: !cfg!(debug_assertions),
+            optimised: !cfg!(debug_assertions) && env!("TRIFUSE_OPT_LEVEL") != "0",
             profile: option_env!("TRIFUSE_PROFILE").map(str::to_owned),
             platform: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
             nvrtc: nvrtc(backend),

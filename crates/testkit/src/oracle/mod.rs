@@ -12,11 +12,13 @@ pub mod fused_mlp;
 pub mod grouped_linear;
 pub mod layer;
 pub mod linear;
+mod low_rank;
 pub mod pointwise;
 pub mod prefix_attention;
 pub mod sample;
 
 pub use activation::activate;
+pub use low_rank::LowRank;
 
 use std::ops::Range;
 

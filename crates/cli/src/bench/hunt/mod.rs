@@ -71,9 +71,9 @@ pub fn run<D: Backend>(session: &mut Session<D>, options: &Options, mut peer: Op
     let ceilings = Ceilings::measure(session, &flush, CEILINGS, options.dtype)?;
     let clocks = flush.clocks(session)?;
     let mut bench = Bench::new(session, &flush, &ceilings, (SCHEDULE, options.dtype))?;
-    let environment = Environment::here(D::NAME);
+    let environment = Environment::here(session.device().backend());
     let scope = Scope {
-        backend: D::NAME.into(),
+        backend: session.device().backend().into(),
         device: session.caps().name.clone(),
         revision: environment.revision.clone(),
         against: if peer.is_some() { Against::Peers } else { Against::Configs },
@@ -120,7 +120,7 @@ pub fn run<D: Backend>(session: &mut Session<D>, options: &Options, mut peer: Op
     Ok(Hunted {
         suites: options.suites.clone(),
         dtype: options.dtype,
-        backend: D::NAME,
+        backend: session.device().backend(),
         device: session.caps().clone(),
         environment,
         clocks,

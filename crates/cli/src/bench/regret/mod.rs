@@ -71,9 +71,9 @@ pub fn run<D: Backend>(session: &mut Session<D>, options: &Options, began: &mut 
     }
     Ok(RegretReport {
         suite,
-        backend: D::NAME,
+        backend: session.device().backend(),
         device: session.caps().clone(),
-        environment: Environment::here(D::NAME),
+        environment: Environment::here(session.device().backend()),
         clocks,
         clock: session.clock(),
         seed,

@@ -21,6 +21,7 @@ use super::super::interrupt::Interrupt;
 use super::super::output::{Output, Page, Report, Tone};
 use super::super::progress::Progress;
 use super::super::values;
+use super::measured::measured;
 
 /// The longest budget and limit, in seconds: thirty days.
 const LONGEST: f64 = 30.0 * 86_400.0;
@@ -94,7 +95,7 @@ pub fn run(args: &Args, choice: &Choice, output: &Output) -> Result<Outcome> {
     let peer = args.peers.as_deref().map(|python| Peer::start(python, &args.peer_script, limit)).transpose()?;
     let options =
         Options { suites: args.suite.clone(), dtype: args.dtype, seed: args.seed, budget: Duration::from_secs_f64(args.budget), shapes: args.shapes, first };
-    let hunted = choice.open(Work { options, peer, ledger: &mut ledger, output, interrupt: &interrupt })?;
+    let hunted = measured(choice, Work { options, peer, ledger: &mut ledger, output, interrupt: &interrupt })?;
     if let Some(other) = hunted.peer.as_ref().filter(|who| who.device != hunted.device.name) {
         output.note(format!("{} measures on {}, and trifuse on {}", other.peer, other.device, hunted.device.name));
     }

@@ -3,6 +3,7 @@
 mod compare;
 mod hunt;
 mod list;
+mod measured;
 mod pages;
 pub(super) mod pictures;
 #[cfg(feature = "serve")]

@@ -15,6 +15,7 @@ use super::super::Outcome;
 use super::super::interrupt::Interrupt;
 use super::super::output::{Output, Page, Report, Tone};
 use super::super::progress::Progress;
+use super::measured::measured;
 
 /// Names of shapes and configurations that a page has at most, of those that have no time.
 const MOST_FAULTS: usize = 20;
@@ -25,7 +26,7 @@ struct Told(RegretReport);
 /// Races, and prints what was lost.
 pub fn run(options: Options, choice: &Choice, output: &Output) -> Result<Outcome> {
     let interrupt = Interrupt::listen()?;
-    let told = Told(choice.open(Work { options, output, interrupt: &interrupt })?);
+    let told = Told(measured(choice, Work { options, output, interrupt: &interrupt })?);
     output.report(&told)?;
     // What is slower than could be is no fault: that is what it is there to tell.
     Ok(if told.0.complete { Outcome::Right } else { Outcome::Interrupted })

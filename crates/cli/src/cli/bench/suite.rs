@@ -28,6 +28,7 @@ use super::super::interrupt::Interrupt;
 use super::super::output::{Output, Page, Report, Tone};
 use super::super::progress::Progress;
 use super::super::values;
+use super::measured::measured;
 use super::pages::{prepare, write_all};
 use super::{list, regret};
 
@@ -224,7 +225,7 @@ pub fn run(args: &Args, choice: &Choice, output: &Output) -> Result<Outcome> {
     }
     prepare(args.markdown.as_deref(), args.pictures.as_deref())?;
     let interrupt = Interrupt::listen()?;
-    let report = choice.open(Work { options, output, interrupt: &interrupt })?;
+    let report = measured(choice, Work { options, output, interrupt: &interrupt })?;
     let report = Bench { stored: Stored::of(&report)?, report };
     output.report(&report)?;
     for path in write_all(std::slice::from_ref(&report.stored), &[], args.markdown.as_deref(), args.pictures.as_deref())? {

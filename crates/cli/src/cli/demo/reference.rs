@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use rayon::prelude::*;
 use trifuse::adapters::bundle::Bundle;
 use trifuse::adapters::encoded::{EncodedAdapter, Matrix, SharedProjection};
 use trifuse::adapters::peft::LoraAdapter;
 use trifuse::{DType, Error, Result};
-use trifuse_testkit::oracle::{Exact, Rounding, Stepwise};
+use trifuse_testkit::oracle::LowRank;
 use trifuse_testkit::tolerance::Tolerance;
 
 use super::inputs::Group;
@@ -19,14 +20,8 @@ struct Factors {
 }
 
 impl Factors {
-    /// `scaling · B · A · x`, rounded where `rounding` says.
-    fn apply<R: Rounding>(&self, x: &[f64], rounding: R) -> Vec<f64> {
-        let times = |matrix: &Matrix<f64>, x: &[f64]| -> Vec<f64> {
-            let row = |row: &[f64]| row.iter().zip(x).fold(0.0, |sum, (m, x)| rounding.step(sum + m * x));
-            matrix.data.chunks_exact(matrix.cols).map(row).collect()
-        };
-        let h: Vec<f64> = times(&self.a, x).into_iter().map(|h| rounding.keep(h)).collect();
-        times(&self.b, &h).into_iter().map(|y| rounding.keep(self.scaling * y)).collect()
+    fn update(&self) -> LowRank<'_> {
+        LowRank { a: &self.a.data, b: &self.b.data, scaling: self.scaling }
     }
 }
 
@@ -87,19 +82,18 @@ impl<'a> Check<'a> {
                 original.insert(*name, self.original(name, path)?);
             }
         }
+        let answers = each(group, names, &decoded, |update, x| (update.exact(x), update.stepwise(x, self.dtype)));
         let (mut exact, mut stepwise) = (Vec::new(), Vec::new());
-        for (token, name) in names.iter().enumerate() {
-            let x = &group.x[token * group.d_in..][..group.d_in];
-            let factors = name.and_then(|name| decoded.get(name)).and_then(Option::as_ref);
-            let Some(factors) = factors else {
+        for (token, answer) in answers.into_iter().enumerate() {
+            let Some(answer) = answer else {
                 // The base model alone: nothing may have been added, not even a zero of another sign.
                 totals.wrong += found[token * d_out..][..d_out].iter().filter(|value| value.to_bits() != 0).count();
                 exact.resize(exact.len() + d_out, None);
                 stepwise.resize(stepwise.len() + d_out, None);
                 continue;
             };
-            exact.extend(factors.apply(x, Exact).into_iter().map(Some));
-            stepwise.extend(factors.apply(x, Stepwise(self.dtype)).into_iter().map(Some));
+            exact.extend(answer.0.into_iter().map(Some));
+            stepwise.extend(answer.1.into_iter().map(Some));
         }
         let metrics = Tolerance::new(self.dtype, &exact, &stepwise, 0.0).compare(&exact, found)?;
         totals.compared += exact.iter().flatten().count();
@@ -109,11 +103,10 @@ impl<'a> Check<'a> {
         totals.error_over_allowed = if over > totals.error_over_allowed || over.is_nan() { over } else { totals.error_over_allowed };
         totals.relative_l2 = if metrics.relative_l2 > totals.relative_l2 || metrics.relative_l2.is_nan() { metrics.relative_l2 } else { totals.relative_l2 };
         totals.relative_l2_allowed = metrics.tolerance.relative_l2;
-        for (token, name) in names.iter().enumerate() {
-            let Some(name) = *name else { continue };
-            let Some(Some(factors)) = original.get(name) else { continue };
+        let uncompressed = each(group, names, &original, |update, x| update.exact(x));
+        for (token, (name, lora)) in names.iter().zip(uncompressed).enumerate() {
+            let (Some(name), Some(lora)) = (*name, lora) else { continue };
             let sums = totals.lost.entry(name.to_owned()).or_default();
-            let lora = factors.apply(&group.x[token * group.d_in..][..group.d_in], Exact);
             for (lora, found) in lora.iter().zip(&found[token * d_out..][..d_out]) {
                 sums.0 += (lora - found).powi(2);
                 sums.1 += lora.powi(2);
@@ -137,4 +130,15 @@ impl<'a> Check<'a> {
         let factors = |lora: &trifuse::adapters::peft::Lora| Factors { a: lora.a.map(f64::from), b: lora.b.map(f64::from), scaling: f64::from(lora.scaling) };
         Ok(adapter.modules.get(path).map(factors))
     }
+}
+
+/// `answer` for every token whose adapter has factors here, on all cores.
+fn each<T: Send>(
+    group: &Group,
+    names: &[Option<&str>],
+    factors: &BTreeMap<&str, Option<Factors>>,
+    answer: impl Fn(LowRank<'_>, &[f64]) -> T + Sync,
+) -> Vec<Option<T>> {
+    let tokens = names.par_iter().zip(group.x.par_chunks(group.d_in));
+    tokens.map(|(name, x)| Some(answer(factors.get((*name)?)?.as_ref()?.update(), x))).collect()
 }

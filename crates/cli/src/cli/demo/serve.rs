@@ -23,7 +23,7 @@ use super::reference::{Check, Totals};
 const TOKENS: usize = 64;
 /// Runs before the clock starts, runs that are timed at most, and the time after which no more are begun.
 const WARM_UP: usize = 3;
-const TIMED: usize = 50;
+const TIMED: usize = 20;
 const LONG_ENOUGH: Duration = Duration::from_secs(2);
 
 /// One bundle to serve from.
