@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabel, EncodeLabelSet, EncodeMetric, LabelSetEncoder};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
@@ -31,7 +31,22 @@ use vllm::Vllm;
 pub use vllm::{Now, Tell};
 pub use written::{Finished, Written};
 
-type Labels = Vec<(&'static str, String)>;
+/// Labels with a value each, which are the program's own: what counts by them allocates nothing.
+type Labels<const N: usize> = [(&'static str, &'static str); N];
+
+/// The labels of an answer.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Answered {
+    route: &'static str,
+    status: u16,
+}
+
+impl EncodeLabelSet for Answered {
+    fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> std::fmt::Result {
+        ("route", self.route).encode(encoder.encode_label())?;
+        ("status", self.status).encode(encoder.encode_label())
+    }
+}
 
 /// Bounds of the tokens of a batch.
 const TOKENS: [f64; 11] = [64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 65536.0, 131_072.0];
@@ -39,11 +54,11 @@ const TOKENS: [f64; 11] = [64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 81
 /// The metrics of one server.
 pub struct Metrics {
     registry: Registry,
-    answers: Family<Labels, Counter>,
-    refusals: Family<Labels, Counter>,
+    answers: Family<Answered, Counter>,
+    refusals: Family<Labels<1>, Counter>,
     #[cfg(feature = "grpc")]
-    calls: Family<Labels, Counter>,
-    took: Family<Labels, Histogram, fn() -> Histogram>,
+    calls: Family<Labels<2>, Counter>,
+    took: Family<Labels<1>, Histogram, fn() -> Histogram>,
     /// Requests by the model or adapter that they name.
     pub models: Models,
     devices: Devices,
@@ -93,14 +108,14 @@ impl Metrics {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(Requests(ledger)));
         registry.register_collector(Box::new(Process));
-        let (answers, refusals) = (Family::<Labels, Counter>::default(), Family::<Labels, Counter>::default());
+        let (answers, refusals) = (Family::<Answered, Counter>::default(), Family::<Labels<1>, Counter>::default());
         registry.register("trifuse_http_answers", "Answers by route and status", answers.clone());
         registry.register("trifuse_refusals", "Requests that were not let in, by their error", refusals.clone());
         #[cfg(feature = "grpc")]
-        let calls = Family::<Labels, Counter>::default();
+        let calls = Family::<Labels<2>, Counter>::default();
         #[cfg(feature = "grpc")]
         registry.register("trifuse_grpc_answers", "Answers over gRPC by method and code", calls.clone());
-        let took = Family::<Labels, Histogram, fn() -> Histogram>::new_with_constructor(|| Histogram::new(&SECONDS));
+        let took = Family::<Labels<1>, Histogram, fn() -> Histogram>::new_with_constructor(|| Histogram::new(&SECONDS));
         registry.register("trifuse_request_seconds", "Time from the header of a request to the start of its answer, by route", took.clone());
         let models = Models::default();
         registry.register_collector(Box::new(models.clone()));
@@ -154,25 +169,25 @@ impl Metrics {
 
     /// Counts an answer.
     pub fn answered(&self, route: &'static str, status: u16, took: Duration) {
-        self.answers.get_or_create(&vec![("route", route.into()), ("status", status.to_string())]).inc();
-        self.took.get_or_create(&vec![("route", route.into())]).observe(took.as_secs_f64());
+        self.answers.get_or_create(&Answered { route, status }).inc();
+        self.took.get_or_create(&[("route", route)]).observe(took.as_secs_f64());
     }
 
     /// Counts an answer over gRPC.
     #[cfg(feature = "grpc")]
     pub fn called(&self, method: &'static str, code: &'static str, took: Duration) {
-        self.calls.get_or_create(&vec![("method", method.into()), ("code", code.into())]).inc();
-        self.took.get_or_create(&vec![("route", method.into())]).observe(took.as_secs_f64());
+        self.calls.get_or_create(&[("method", method), ("code", code)]).inc();
+        self.took.get_or_create(&[("route", method)]).observe(took.as_secs_f64());
     }
 
     /// The times of a route's answers, where it has given any.
     pub fn route_seconds(&self, route: &'static str) -> Option<Vec<u64>> {
-        self.took.get(&vec![("route", route.into())]).map(|histogram| histogram.counts())
+        self.took.get(&[("route", route)]).map(|histogram| histogram.counts())
     }
 
     /// Counts a request that was not let in.
-    pub fn refused(&self, code: &str) {
-        self.refusals.get_or_create(&vec![("code", code.into())]).inc();
+    pub fn refused(&self, code: &'static str) {
+        self.refusals.get_or_create(&[("code", code)]).inc();
     }
 
     /// Counts a batch, and how long each of its sentences waited.

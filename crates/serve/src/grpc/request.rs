@@ -131,7 +131,7 @@ fn read(written: Written) -> Result<Parameters> {
             Some(Choice::Unsigned(value)) => Parameter::of_unsigned(value),
             None => return Err(Error::invalid(format!("parameter {:?}", name.chars().take(80).collect::<String>()), "a value", "none")),
         };
-        Ok((name, value))
+        Ok((name.into(), value))
     };
     Parameters::new(written.into_iter().map(one).collect::<Result<Vec<_>>>()?)
 }

@@ -1,5 +1,6 @@
 //! What a connection does and since when, and so whether it has taken too long.
 
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
@@ -157,9 +158,9 @@ const CHUNK: usize = 8 << 10;
 
 impl hyper::rt::Read for Watched {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, mut into: ReadBufCursor<'_>) -> Poll<std::io::Result<()>> {
-        let mut bytes = [0; CHUNK];
+        let mut bytes = [MaybeUninit::uninit(); CHUNK];
         let most = into.remaining().min(CHUNK);
-        let mut buffer = ReadBuf::new(&mut bytes[..most]);
+        let mut buffer = ReadBuf::uninit(&mut bytes[..most]);
         ready!(Pin::new(&mut self.stream).poll_read(context, &mut buffer))?;
         into.put_slice(buffer.filled());
         let mut state = self.activity.lock();

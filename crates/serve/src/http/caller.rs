@@ -26,7 +26,7 @@ const MAX_ID: usize = 128;
 /// The id of a request: its own, or one that is made.
 pub fn request_id(app: &App, headers: &HeaderMap) -> Option<HeaderValue> {
     let given = headers.get(REQUEST_ID).filter(|id| id.len() <= MAX_ID && id.to_str().is_ok_and(|id| !id.is_empty())).cloned();
-    given.or_else(|| HeaderValue::from_str(&app.request_id()).ok())
+    given.or_else(|| HeaderValue::try_from(app.request_id()).ok())
 }
 
 /// Who asks, as the request's key says.

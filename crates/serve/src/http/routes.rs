@@ -60,19 +60,21 @@ fn about(request: &Request<Body>) -> About {
 pub async fn answer(app: &Arc<App>, mut router: Router, mut request: Request<Body>) -> Response {
     let began = app.shared.clock.now();
     let id = request_id(app, request.headers());
-    let path = request.uri().path().to_owned();
+    let path = request.uri().path();
+    let route = route(path);
     let open_inference = path == "/v2" || path.starts_with("/v2/");
     let guarded = path.starts_with("/v1/") || (path.starts_with("/v2/") && !path.starts_with("/v2/health/"));
+    let asks = asks_a_model(path);
     let account = if guarded { app.account(request.headers(), || about(&request)) } else { Account::default() };
     let let_in = |request: &mut Request<Body>| {
-        if !guarded && path != STATUS && !(path == METRICS && app.config.metrics_key) {
+        if !guarded && route != STATUS && !(route == METRICS && app.config.metrics_key) {
             return Ok(());
         }
         if guarded && app.phase() == Phase::Draining {
             return Err(Fault::draining());
         }
         let caller = Caller::of(&app.keys(), request.headers(), account.clone())?;
-        if asks_a_model(&path) {
+        if asks {
             app.meter(caller.tenant).map_or(Ok(()), |meter| meter.request())?;
         }
         request.extensions_mut().insert(caller);
@@ -105,6 +107,6 @@ pub async fn answer(app: &Arc<App>, mut router: Router, mut request: Request<Bod
     if app.phase() == Phase::Draining {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
-    app.shared.metrics.answered(route(&path), response.status().as_u16(), app.shared.clock.now() - began);
+    app.shared.metrics.answered(route, response.status().as_u16(), app.shared.clock.now() - began);
     response
 }

@@ -1,5 +1,7 @@
 //! A request in JSON, with binary data behind it.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use serde::Deserialize;
 use trifuse::{Error, Result};
@@ -11,21 +13,23 @@ use super::values::Values;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
+struct Written<'a> {
     #[serde(default)]
     id: Option<String>,
     #[serde(default)]
     parameters: Parameters,
-    inputs: Vec<Input>,
+    #[serde(borrow)]
+    inputs: Vec<Input<'a>>,
     #[serde(default)]
     outputs: Vec<Output>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Input {
+struct Input<'a> {
     name: String,
-    datatype: String,
+    #[serde(borrow)]
+    datatype: Cow<'a, str>,
     shape: Vec<u64>,
     #[serde(default)]
     parameters: Parameters,
@@ -59,7 +63,7 @@ pub fn read(json: &[u8], binary: Bytes) -> Result<Request> {
 }
 
 /// An input, whose binary data is cut off the start of `rest`.
-fn tensor(input: Input, rest: &mut Bytes) -> Result<Tensor> {
+fn tensor(input: Input<'_>, rest: &mut Bytes) -> Result<Tensor> {
     let Input { name, datatype, shape, mut parameters, data } = input;
     let subject = || format!("input {:?}: binary_data_size", name.chars().take(80).collect::<String>());
     let given = match (data, parameters.count("binary_data_size")?) {

@@ -37,7 +37,7 @@ impl Wanted {
     /// A place that is none; a parameter that an output does not have.
     pub fn read(name: String, mut parameters: Parameters, delivery: Delivery) -> Result<Self> {
         let delivery = Place::read(&mut parameters)?.map_or(delivery, Delivery::Region);
-        parameters.end(&format!("output {name:?}"))?;
+        parameters.end(|| format!("output {name:?}"))?;
         Ok(Self { name, delivery })
     }
 }
@@ -89,7 +89,7 @@ impl Request {
     /// # Errors
     /// A parameter, an input or an output that the model does not have.
     pub fn end(self) -> Result<()> {
-        self.parameters.end("the request")?;
+        self.parameters.end(|| "the request".into())?;
         let fault = |what: &str, name: &str| Error::invalid(what, "those of the model", format_args!("{:?}", name.chars().take(80).collect::<String>()));
         match (self.inputs.first(), self.outputs.first()) {
             (Some(input), _) => Err(fault("inputs", &input.name)),

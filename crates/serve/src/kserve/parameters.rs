@@ -1,5 +1,6 @@
 //! The parameters of a request, an input or an output: each is asked for by name, and one that nobody asks for is refused, since it may change what is meant.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
@@ -32,9 +33,20 @@ impl fmt::Display for Parameter {
     }
 }
 
+/// The names that nearly every request has, which are kept as they are here and not as they came.
+const USUAL: [&str; 8] =
+    ["shared_memory_region", "shared_memory_offset", "shared_memory_byte_size", "binary_data", "binary_data_size", "binary_data_output", "block", "causal"];
+
+/// The name of a parameter.
+type Name = Cow<'static, str>;
+
+fn kept(name: &str) -> Name {
+    USUAL.iter().find(|usual| **usual == name).map_or_else(|| Cow::Owned(name.to_owned()), |usual| Cow::Borrowed(*usual))
+}
+
 /// The parameters that nobody has asked for yet.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Parameters(Vec<(String, Parameter)>);
+pub struct Parameters(Vec<(Name, Parameter)>);
 
 impl Parameter {
     /// The parameter of a number that may be larger than a whole one.
@@ -48,18 +60,18 @@ impl Parameters {
     ///
     /// # Errors
     /// More of them than one place may have; two of one name.
-    pub fn new(all: Vec<(String, Parameter)>) -> Result<Self> {
-        let twice = |(at, (name, _)): (usize, &(String, Parameter))| all[..at].iter().any(|(before, _)| before == name);
+    pub fn new(all: Vec<(Name, Parameter)>) -> Result<Self> {
+        let twice = |(at, (name, _)): (usize, &(Name, Parameter))| all[..at].iter().any(|(before, _)| before == name);
         if all.len() > MOST || all.iter().enumerate().any(twice) {
             return Err(Error::invalid("parameters", format!("at most {MOST}, each once"), format_args!("{} of them", all.len())));
         }
         Ok(Self(all))
     }
 
-    fn take<T>(&mut self, name: &str, expected: &str, of: impl FnOnce(&Parameter) -> Option<T>) -> Result<Option<T>> {
+    fn take<T>(&mut self, name: &str, expected: &str, of: impl FnOnce(Parameter) -> std::result::Result<T, Parameter>) -> Result<Option<T>> {
         let Some(at) = self.0.iter().position(|(known, _)| known == name) else { return Ok(None) };
         let (_, value) = self.0.swap_remove(at);
-        of(&value).map(Some).ok_or_else(|| Error::invalid(name, expected, value))
+        of(value).map(Some).map_err(|value| Error::invalid(name, expected, value))
     }
 
     /// True or false.
@@ -67,7 +79,7 @@ impl Parameters {
     /// # Errors
     /// Another value.
     pub fn flag(&mut self, name: &str) -> Result<Option<bool>> {
-        self.take(name, "true or false", |value| if let Parameter::Flag(flag) = value { Some(*flag) } else { None })
+        self.take(name, "true or false", |value| if let Parameter::Flag(flag) = value { Ok(flag) } else { Err(value) })
     }
 
     /// A whole number of 0 or more.
@@ -75,7 +87,10 @@ impl Parameters {
     /// # Errors
     /// Another value.
     pub fn count(&mut self, name: &str) -> Result<Option<u64>> {
-        self.take(name, "a whole number of at least 0", |value| if let Parameter::Whole(count) = value { u64::try_from(*count).ok() } else { None })
+        self.take(name, "a whole number of at least 0", |value| match value {
+            Parameter::Whole(count) => u64::try_from(count).map_err(|_| value),
+            other => Err(other),
+        })
     }
 
     /// A number.
@@ -84,9 +99,9 @@ impl Parameters {
     /// Another value.
     pub fn number(&mut self, name: &str) -> Result<Option<f64>> {
         self.take(name, "a number", |value| match value {
-            Parameter::Whole(number) => Some(*number as f64),
-            Parameter::Real(number) => Some(*number),
-            _ => None,
+            Parameter::Whole(number) => Ok(number as f64),
+            Parameter::Real(number) => Ok(number),
+            other => Err(other),
         })
     }
 
@@ -95,16 +110,16 @@ impl Parameters {
     /// # Errors
     /// Another value.
     pub fn text(&mut self, name: &str) -> Result<Option<String>> {
-        self.take(name, "a text", |value| if let Parameter::Text(text) = value { Some(text.clone()) } else { None })
+        self.take(name, "a text", |value| if let Parameter::Text(text) = value { Ok(text) } else { Err(value) })
     }
 
     /// Refuses what is left; `of` names whose parameters they are.
     ///
     /// # Errors
     /// A parameter that nobody asked for.
-    pub fn end(self, of: &str) -> Result<()> {
+    pub fn end(self, of: impl FnOnce() -> String) -> Result<()> {
         match self.0.first() {
-            Some((name, _)) => Err(Error::invalid(format!("parameters of {of}"), "those that it has", format_args!("{name:?}, which is not among them"))),
+            Some((name, _)) => Err(Error::invalid(format!("parameters of {}", of()), "those that it has", format_args!("{name:?}, which is not among them"))),
             None => Ok(()),
         }
     }
@@ -144,6 +159,27 @@ impl<'de> Deserialize<'de> for Parameter {
     }
 }
 
+/// A name as it is kept.
+struct Known(Name);
+
+impl<'de> Deserialize<'de> for Known {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        struct Text;
+        impl Visitor<'_> for Text {
+            type Value = Known;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a name")
+            }
+
+            fn visit_str<E>(self, name: &str) -> std::result::Result<Known, E> {
+                Ok(Known(kept(name)))
+            }
+        }
+        deserializer.deserialize_str(Text)
+    }
+}
+
 impl<'de> Deserialize<'de> for Parameters {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
         struct Object;
@@ -155,8 +191,8 @@ impl<'de> Deserialize<'de> for Parameters {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Parameters, A::Error> {
-                let mut found: Vec<(String, Parameter)> = Vec::new();
-                while let Some((name, value)) = map.next_entry::<String, Parameter>()? {
+                let mut found: Vec<(Name, Parameter)> = Vec::new();
+                while let Some((Known(name), value)) = map.next_entry::<Known, Parameter>()? {
                     if found.len() == MOST {
                         return Err(A::Error::custom(format_args!("expected at most {MOST} parameters")));
                     }
@@ -179,8 +215,8 @@ mod tests {
         let mut read: Parameters = serde_json::from_str(r#"{"a": 1, "b": true, "c": "x", "d": 1.5, "e": -1}"#).unwrap();
         assert_eq!((read.count("a").unwrap(), read.count("a").unwrap()), (Some(1), None));
         assert_eq!((read.flag("b").unwrap(), read.text("c").unwrap().as_deref(), read.number("d").unwrap()), (Some(true), Some("x"), Some(1.5)));
-        assert!(read.clone().end("the request").unwrap_err().to_string().contains("\"e\""));
-        assert!(read.count("e").is_err() && read.end("the request").is_ok());
+        assert!(read.clone().end(|| "the request".into()).unwrap_err().to_string().contains("\"e\""));
+        assert!(read.count("e").is_err() && read.end(|| "the request".into()).is_ok());
     }
 
     #[test]

@@ -98,7 +98,7 @@ impl Tensor {
             false => Err(Error::invalid(subject(what), format!("{bytes} bytes, as datatype and shape say"), found)),
         };
         let place = Place::read(&mut parameters)?;
-        parameters.end(&format!("input {name:?}"))?;
+        parameters.end(|| format!("input {name:?}"))?;
         let data = match (given, place) {
             (Some(Given::Numbers(values)), None) => {
                 if values.len() as u64 != count {

@@ -45,8 +45,10 @@ impl Places {
         let Some(operations) = &self.app.operations else { return Ok(None) };
         let Some(region) = operations.regions.get(self.tenant, &place.name) else { return Ok(None) };
         let part = Part::of(&region, place.offset, bytes);
-        let found = format!("{bytes} bytes from {}", place.offset);
-        let outside = || Fault::invalid("invalid_value", format!("region {:?}: expected a part of its {} bytes, found {found}", place.name, region.bytes()));
+        let outside = || {
+            let message = format!("region {:?}: expected a part of its {} bytes, found {bytes} bytes from {}", place.name, region.bytes(), place.offset);
+            Fault::invalid("invalid_value", message)
+        };
         part.map(Some).ok_or_else(outside)
     }
 
