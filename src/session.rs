@@ -7,6 +7,7 @@ mod memory;
 mod plan;
 mod record;
 mod room;
+mod timing;
 mod traits;
 mod wait;
 
@@ -21,10 +22,10 @@ use crate::ops::index::{AdapterCodes, Codes, HostIndex, Index, Pinned};
 use crate::ops::{Op, check, strange};
 use counters::Counted;
 pub use counters::Counters;
-pub use launched::Launched;
-use launched::Timing;
 pub use plan::Plan;
 use room::zeroed;
+pub use timing::Launched;
+use timing::Timing;
 
 /// One in-order queue on a device. Several sessions may share a device, each on its own thread.
 ///
@@ -45,7 +46,7 @@ pub struct Session<D: Device> {
     /// Buffers that were named since the capture began; `None` outside one.
     recording: Option<Vec<D::Buffer>>,
     /// The launches that are timed; `None` but in [`time_launches`](Self::time_launches).
-    timing: Option<Timing<D>>,
+    timing: Option<Timing<Event<D>>>,
     counted: Counted,
 }
 

@@ -1,37 +1,11 @@
 //! The time of each launch by itself.
 
-use super::{Event, Plan, Session};
+use super::timing::{Launched, Timing};
+use super::{Plan, Session};
 use crate::backend::Kernel;
 use crate::device::Device;
 use crate::error::Result;
-use crate::ops::{Cost, Op};
-
-/// A launch that was timed by itself.
-#[derive(Clone, Debug, PartialEq, serde::Serialize)]
-#[non_exhaustive]
-pub struct Launched {
-    /// What the launch was for, as its caller named it; empty where it named nothing.
-    pub role: &'static str,
-    /// The name of the operation.
-    pub operation: &'static str,
-    /// The rows of the result, their columns, and what each element is made of ([`Op::sizes`]).
-    pub sizes: [u64; 3],
-    /// The variant that ran.
-    pub variant: &'static str,
-    /// Its configuration, where it has several.
-    pub config: Option<String>,
-    /// The work and the least traffic of the operation.
-    pub cost: Cost,
-    /// The seconds from the end of what came before to its own end.
-    pub seconds: f64,
-}
-
-/// The launches of a body that is timed.
-pub(super) struct Timing<D: Device> {
-    role: &'static str,
-    /// Each with the event behind it. Its time is not known yet.
-    launches: Vec<(Launched, Event<D>)>,
-}
+use crate::ops::Op;
 
 impl<D: Device> Session<D> {
     /// Runs `body`, and times each of its launches by itself, with an event between any two: a launch begins when all before it have ended, where those of a

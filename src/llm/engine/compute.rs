@@ -9,6 +9,7 @@ use super::flight::{Want, Work};
 use super::gather::Gather;
 use super::ids::copy_ids;
 use super::masks::Masks;
+use super::timed::{Timed, TimedStep};
 use crate::backend::Backend;
 use crate::device::Slice;
 use crate::error::{Error, Result};
@@ -26,6 +27,18 @@ use crate::ops::{Pointwise, PointwiseArgs};
 use crate::session::Session;
 
 impl<D: Backend> Engine<D> {
+    /// Asks for the times of the launches of the next step that is put into the device's queue, each the median of `times` runs by events: all launches from the
+    /// tokens to the states, and to the logits where each row's are computed. The step runs as often again, outside a graph, and gives the tokens that it would
+    /// have given. Caches hold what the launches before leave in them.
+    pub fn time_next(&mut self, times: u32) {
+        self.timed = Timed { times, found: None };
+    }
+
+    /// Takes the times that [`time_next`](Self::time_next) asked for; `None` where no step was launched since.
+    pub fn take_timed(&mut self) -> Option<TimedStep> {
+        self.timed.found.take()
+    }
+
     /// Puts a plan's step into the device's queue, with the draws of its tokens where the host has no part in them.
     pub(super) fn launch(&mut self, plan: &Plan) -> Result<Work<D>> {
         let step = &plan.step;

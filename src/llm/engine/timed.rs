@@ -2,7 +2,6 @@
 
 use std::time::Instant;
 
-use super::batching::Engine;
 use crate::backend::Backend;
 use crate::error::Result;
 use crate::session::{Launched, Session};
@@ -29,8 +28,8 @@ pub struct TimedStep {
 /// What is asked for, and what was found.
 #[derive(Debug, Default)]
 pub(super) struct Timed {
-    times: u32,
-    found: Option<TimedStep>,
+    pub times: u32,
+    pub found: Option<TimedStep>,
 }
 
 impl Timed {
@@ -79,18 +78,4 @@ impl Timed {
 fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(0.0)
-}
-
-impl<D: Backend> Engine<D> {
-    /// Asks for the times of the launches of the next step that is put into the device's queue, each the median of `times` runs by events: all launches from the
-    /// tokens to the states, and to the logits where each row's are computed. The step runs as often again, outside a graph, and gives the tokens that it would
-    /// have given. Caches hold what the launches before leave in them.
-    pub fn time_next(&mut self, times: u32) {
-        self.timed = Timed { times, found: None };
-    }
-
-    /// Takes the times that [`time_next`](Self::time_next) asked for; `None` where no step was launched since.
-    pub fn take_timed(&mut self) -> Option<TimedStep> {
-        self.timed.found.take()
-    }
 }

@@ -30,6 +30,7 @@ mod signal;
 mod soak;
 mod steady;
 mod support;
+mod timed;
 mod tiny;
 mod told;
 mod warm;
@@ -56,6 +57,7 @@ fn main() {
     trials.extend(adapted::commands());
     trials.extend(filled::commands());
     trials.extend(latent::commands());
+    trials.extend(timed::commands());
     #[cfg(all(unix, feature = "serve"))]
     trials.push(libtest_mimic::Trial::test("serve answers as the library says", || {
         serve::answers_as_the_library_says();
@@ -87,6 +89,7 @@ fn trials(device: AnyDevice) -> Vec<Trial> {
         steady::trials(&device),
         filled::trials(&device),
         latent::trials(&device),
+        timed::trials(&device),
     ];
     backends::in_turn(&device, trials.into_iter().flatten().collect())
 }

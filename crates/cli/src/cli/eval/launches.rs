@@ -13,7 +13,7 @@ use trifuse::session::Launched;
 use trifuse::{DType, Error, Result};
 use trifuse_cli::bench::ceiling::peak_flops;
 
-use super::speed::{Load, submit};
+use super::load::{Load, submit};
 use crate::cli::interrupt::Interrupt;
 use crate::cli::output::Page;
 

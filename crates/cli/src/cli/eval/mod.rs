@@ -3,6 +3,7 @@
 mod adapted;
 mod drawn;
 mod launches;
+mod load;
 mod ppl;
 mod sources;
 mod speed;
@@ -28,9 +29,10 @@ use super::texts::{Documents, end, tokens};
 use super::values;
 use adapted::Adapted;
 use launches::Timed;
+use load::Load;
 use ppl::{Text, score};
 use sources::{ModelSource, RankCounts, Source, files, hashed};
-use speed::{Load, Speed};
+use speed::Speed;
 use variant::{Kind, Variant};
 
 /// What the fields of the report are.

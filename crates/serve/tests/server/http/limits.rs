@@ -12,12 +12,21 @@ fn ask() -> Vec<u8> {
     json!({"model": "tiny", "input": "w1 w2"}).to_string().into_bytes()
 }
 
+/// Who has the key "secret", as a line of a key file: its SHA-256.
+const ANN: &str = "ann:2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b";
+/// Who has the key "other".
+const BOB: &str = "bob:d9298a10d1b0735837dc4bd85dac641b0f3cef27a47e5d53a54f2f3f5b2fcffa";
+
+/// The keys of a file with these lines.
+fn keys(lines: &str) -> Keys {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), lines).unwrap();
+    Keys::open(file.path()).unwrap()
+}
+
 #[test]
 fn who_has_no_key_is_refused() {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    // The SHA-256 of "secret".
-    std::fs::write(file.path(), "ann:2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b").unwrap();
-    let keys = Keys::open(file.path()).unwrap();
+    let keys = keys(ANN);
     let server = Running::with(move |config| config.keys = keys, |_| {});
     let mut client = server.client();
     for given in [None, Some("secret"), Some("Bearer other"), Some("Bearer"), Some("Basic secret")] {
@@ -35,16 +44,8 @@ fn who_has_no_key_is_refused() {
 
 #[test]
 fn keys_change_while_the_server_runs_and_metrics_ask_for_one_where_they_are_told_to() {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    let open = |lines: &str| {
-        std::fs::write(file.path(), lines).unwrap();
-        Keys::open(file.path()).unwrap()
-    };
-    // The SHA-256 of "secret" and of "other".
-    let [secret, other] =
-        ["2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b", "d9298a10d1b0735837dc4bd85dac641b0f3cef27a47e5d53a54f2f3f5b2fcffa"];
-    let keys = open(&format!("ann:{secret}"));
-    let server = Running::with(move |config| (config.keys, config.metrics_key) = (keys, true), |_| {});
+    let first = keys(ANN);
+    let server = Running::with(move |config| (config.keys, config.metrics_key) = (first, true), |_| {});
     // A connection that is kept is asked for its key by each request.
     let mut client = server.client();
     let mut statuses = || {
@@ -53,7 +54,7 @@ fn keys_change_while_the_server_runs_and_metrics_ask_for_one_where_they_are_told
             .map(|path| ["secret", "other"].map(|key| client.send("GET", path, &[("authorization", &of(key))], b"").unwrap().status))
     };
     assert_eq!(statuses(), [[200, 401]; 3]);
-    server.handle().renew_keys(open(&format!("bob:{other}")));
+    server.handle().renew_keys(keys(BOB));
     assert_eq!(statuses(), [[401, 200]; 3]);
     assert_eq!([server.client().get("/metrics").status, server.client().get("/health").status], [401, 200]);
 }
