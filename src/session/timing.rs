@@ -10,7 +10,7 @@ pub struct Launched {
     pub role: &'static str,
     /// The name of the operation.
     pub operation: &'static str,
-    /// The rows of the result, their columns, and what each element is made of ([`Op::sizes`]).
+    /// The rows of the result, their columns, and what each element is made of ([`Op::sizes`](crate::ops::Op::sizes)).
     pub sizes: [u64; 3],
     /// The variant that ran.
     pub variant: &'static str,
