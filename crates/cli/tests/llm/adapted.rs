@@ -119,22 +119,30 @@ const GENESIS: &str = "In the beginning God created the heaven and the earth. An
     And the Spirit of God moved upon the face of the waters. And God said, Let there be light: and there was light. And God saw the light, that it was good: and \
     God divided the light from the darkness. And God called the light Day, and the darkness he called Night. And the evening and the morning were the first day.";
 
-/// An adapter that PEFT trained, and what a bundle keeps of it, against the model alone.
+/// Text like what the adapters `wiki-…` were trained on.
+const RIVER: &str = "The river rises in the northern hills and flows south for 210 kilometres through a wide valley before it reaches the sea. Its upper course was settled \
+    in the twelfth century, when a monastery was founded at the ford. The town that grew around it was granted a charter in 1284 and became a centre of the wool trade. The \
+    bridge, which was completed in 1791, is the oldest of its kind that still carries traffic. During the nineteenth century a railway was built along the western bank, and \
+    the population doubled within thirty years.";
+
+/// Adapters that PEFT trained, of both ranks, and what a bundle keeps of each, against the model alone.
 fn real() {
     let place = tempfile::tempdir().unwrap();
-    let text = place.path().join("genesis.txt");
-    std::fs::write(&text, GENESIS).unwrap();
     let data = root().join("tests/data/smollm2");
-    let nats = |adapters: &str| {
-        let (model, adapters) = (weights(), data.join(adapters));
-        let [model, adapters, text] = [&model, &adapters, &text].map(|path| path.to_str().unwrap());
-        let found = ppl(&["eval", "--model", model, "--adapters", adapters, "--adapter", "kjv-r8-common", "--dtype", "f32", "--window", "96", "--json", text]);
-        assert_eq!((found.len(), found[1]["tokens"].as_u64()), (2, Some(95)));
-        [0, 1].map(|row: usize| found[row]["nll"].as_f64().unwrap())
-    };
-    let ([base, exact], [same, kept]) = (nats("kjv-r8-common"), nats("adapters-0.99.s2lc"));
-    assert!((base - same).abs() < 1e-6 && exact < base - 0.1, "{exact} with the adapter, {base} without");
-    assert!((kept - exact).abs() < 0.1 * (base - exact), "{kept} of the bundle, {exact} of the adapter, {base} without");
+    for (adapter, words) in [("kjv-r8-common", GENESIS), ("wiki-r4-own", RIVER)] {
+        let text = place.path().join("text.txt");
+        std::fs::write(&text, words).unwrap();
+        let nats = |adapters: &str| {
+            let (model, adapters) = (weights(), data.join(adapters));
+            let [model, adapters, text] = [&model, &adapters, &text].map(|path| path.to_str().unwrap());
+            let found = ppl(&["eval", "--model", model, "--adapters", adapters, "--adapter", adapter, "--dtype", "f32", "--window", "96", "--json", text]);
+            assert_eq!((found.len(), found[1]["tokens"].as_u64()), (2, Some(95)));
+            [0, 1].map(|row: usize| found[row]["nll"].as_f64().unwrap())
+        };
+        let ([base, exact], [same, kept]) = (nats(adapter), nats("adapters-0.99.s2lc"));
+        assert!((base - same).abs() < 1e-6 && exact < base - 0.1, "{exact} with {adapter}, {base} without");
+        assert!((kept - exact).abs() < 0.1 * (base - exact), "{kept} of the bundle, {exact} of {adapter}, {base} without");
+    }
 }
 
 fn refused() {
