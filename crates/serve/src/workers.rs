@@ -95,3 +95,49 @@ impl Ends {
         threads.into_iter().filter(JoinHandle::is_finished).for_each(|thread| drop(thread.join()));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread::ThreadId;
+
+    use super::*;
+
+    fn ask(runtime: &tokio::runtime::Runtime, workers: &Workers, told: &mpsc::Sender<ThreadId>) -> (TcpStream, oneshot::Sender<()>) {
+        let (caller, stream) = runtime.block_on(async {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let (caller, stream) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
+            (caller.unwrap(), stream.unwrap().0)
+        });
+        let (end, ended) = oneshot::channel();
+        let told = told.clone();
+        let serve = move |stream| async move {
+            told.send(std::thread::current().id()).unwrap();
+            drop(ended.await);
+            drop(stream);
+        };
+        workers.serve(stream, serve).unwrap();
+        (caller, end)
+    }
+
+    #[test]
+    fn a_connection_goes_to_the_thread_with_the_fewest() {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let (workers, ends) = Workers::start(2).unwrap();
+        let (told, threads) = mpsc::channel();
+        let mut open: Vec<_> = (0..4).map(|_| (ask(&runtime, &workers, &told), threads.recv().unwrap())).collect();
+        let of = |thread: ThreadId| open.iter().filter(|(_, own)| *own == thread).count();
+        let first = open[0].1;
+        assert_eq!((of(first), open.len()), (2, 4));
+        // Both of one thread end, and the next two go there.
+        open.retain(|(_, own)| *own != first);
+        while workers.0.iter().map(|worker| worker.open.load(Ordering::Relaxed)).sum::<usize>() > 2 {
+            std::thread::yield_now();
+        }
+        let _next = ask(&runtime, &workers, &told);
+        assert_eq!(threads.recv().unwrap(), first);
+        let _after = ask(&runtime, &workers, &told);
+        assert_eq!(threads.recv().unwrap(), first);
+        ends.wait();
+    }
+}
