@@ -36,6 +36,7 @@ mod shm;
 mod spent;
 mod stats;
 mod turns;
+mod workers;
 
 pub use adapter_root::AdapterRoot;
 pub use config::{Config, Limits};

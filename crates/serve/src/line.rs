@@ -40,6 +40,8 @@ struct Waiting<W: Work> {
     admission: Admission,
     /// Why nothing more is taken, once that is so.
     closed: Option<Failure>,
+    /// Threads of devices that sleep until something changes.
+    sleeping: usize,
 }
 
 impl<W: Work> Waiting<W> {
@@ -117,7 +119,7 @@ impl<W: Work> Line<W> {
         let devices: Vec<Device<W>> = devices.iter().map(device).collect();
         let mut admission = Admission::new(limits);
         admission.share_among(devices.len());
-        let waiting = Waiting { queues: Queues::default(), devices, admission, closed: None };
+        let waiting = Waiting { queues: Queues::default(), devices, admission, closed: None, sleeping: 0 };
         let told = metrics.queued_tokens.clone();
         Self { waiting: Mutex::new(waiting), changed: Condvar::new(), clock, metrics, told }
     }
@@ -233,8 +235,12 @@ impl<W: Work> Line<W> {
             waiting.queues.push(tenant, lane, cost, Job { work: Arc::new(work), part, tenant, deadline, queued: now, tried: false });
         }
         self.told(&waiting);
+        let sleeping = waiting.sleeping > 0;
         drop(waiting);
-        self.changed.notify_all();
+        // To tell nobody is a call of the system's too.
+        if sleeping {
+            self.changed.notify_all();
+        }
         Ok(waiter)
     }
 
@@ -277,7 +283,9 @@ impl<W: Work> Line<W> {
             if waiting.closed.is_some() {
                 return None;
             }
+            waiting.sleeping += 1;
             waiting = self.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+            waiting.sleeping -= 1;
         }
         Some(self.take(number, waiting, take))
     }

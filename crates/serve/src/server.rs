@@ -28,6 +28,7 @@ use crate::otlp::{Exporter, Told};
 use crate::queueing::clock::Monotonic;
 use crate::queueing::ledger::Ledger;
 use crate::turns::Turns;
+use crate::workers::{Ends, Workers};
 use port::Port;
 
 /// How often the end of all requests is looked for.
@@ -61,6 +62,7 @@ pub struct Handle {
     runtime: Runtime,
     drain: watch::Sender<bool>,
     supervisor: tokio::task::JoinHandle<()>,
+    workers: Ends,
     devices: Vec<JoinHandle<()>>,
 }
 
@@ -80,7 +82,10 @@ impl Server {
     pub fn serve(config: Config, models: Models) -> Result<Handle> {
         let Models { embeddings, generator, operations } = models;
         let threads = config.threads.max(1);
-        let runtime = Builder::new_multi_thread().worker_threads(threads).max_blocking_threads(threads).thread_name("serve").enable_all().build();
+        let (workers, ends) = Workers::start(threads)?;
+        let workers = Arc::new(workers);
+        // It accepts connections, looks after what waits, and has the threads that tokenize.
+        let runtime = Builder::new_multi_thread().worker_threads(1).max_blocking_threads(threads).thread_name("serve").enable_all().build();
         let runtime = runtime.map_err(Error::io("threads of the server", "start"))?;
         let port = Port::take(config.listen)?;
         #[cfg(feature = "grpc")]
@@ -123,17 +128,18 @@ impl Server {
         #[cfg(feature = "grpc")]
         let grpc = grpc.map(|port| port.open(&runtime)).transpose()?;
         let room = Arc::new(Semaphore::new(config.limits.connections.clamp(1, Semaphore::MAX_PERMITS.min(u32::MAX as usize))));
-        let app = App::new(config, shared, embeddings, generator, operations);
+        let app = App::new(config, shared, runtime.handle().clone(), embeddings, generator, operations);
         #[cfg(feature = "otlp")]
         let app = app.traced(exporter);
         let app = Arc::new(app);
         let (phases, phase) = watch::channel(Phase::Ready);
         let routes = router(Arc::clone(&app));
         let serve = move |stream, app, phase| connection(stream, app, routes.clone(), phase);
-        let http = runtime.spawn(accept(listener, Arc::clone(&app), Arc::clone(&room), phase.clone(), serve));
+        let http = runtime.spawn(accept(listener, Arc::clone(&app), Arc::clone(&workers), Arc::clone(&room), phase.clone(), serve));
         #[cfg(feature = "grpc")]
-        let (grpc_addr, grpc) =
-            grpc.map(|(listener, addr)| (addr, runtime.spawn(accept(listener, Arc::clone(&app), Arc::clone(&room), phase, crate::grpc::connection)))).unzip();
+        let (grpc_addr, grpc) = grpc
+            .map(|(listener, addr)| (addr, runtime.spawn(accept(listener, Arc::clone(&app), workers, Arc::clone(&room), phase, crate::grpc::connection))))
+            .unzip();
         #[cfg(not(feature = "grpc"))]
         let grpc = None;
         let accepting: Vec<_> = [Some(http), grpc].into_iter().flatten().collect();
@@ -148,6 +154,7 @@ impl Server {
             runtime,
             drain,
             supervisor,
+            workers: ends,
             devices,
         })
     }
@@ -268,11 +275,12 @@ impl Handle {
 
     /// Waits for its end.
     pub fn wait(self) {
-        let Self { runtime, supervisor, devices, drain, app, .. } = self;
+        let Self { runtime, supervisor, workers, devices, drain, app, .. } = self;
         drop(runtime.block_on(supervisor));
         drop(drain);
         // A thread that is in the middle of a batch ends with the process.
         devices.into_iter().filter(JoinHandle::is_finished).for_each(|device| drop(device.join()));
+        workers.wait();
         runtime.shutdown_timeout(Duration::from_millis(100));
         #[cfg(feature = "otlp")]
         if let Some(exporter) = &app.exporter {

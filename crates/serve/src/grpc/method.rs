@@ -135,8 +135,7 @@ async fn infer(app: &Arc<App>, caller: Caller, began: Duration, held: Held) -> R
         Named::read(message).map_err(Fault::from)?
     } else {
         // More bytes are read beside the connections.
-        let read = tokio::task::spawn_blocking(move || Named::read(message)).await;
-        read.map_err(|_| Fault::internal())?.map_err(Fault::from)?
+        app.aside(move || Named::read(message)).await?.map_err(Fault::from)?
     };
     let named = asked(app, &target(&model, version.as_deref().unwrap_or_default())).await?;
     let ask = Ask::new(app, caller, began, &model, request, held);

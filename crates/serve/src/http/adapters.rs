@@ -145,7 +145,7 @@ pub async fn put(app: &Arc<App>, own: String, wish: Wish, (path, entry): (String
         }
         Ok(loaded)
     };
-    tokio::task::spawn_blocking(work).await.map_err(|_| Fault::internal())?
+    app.aside(work).await?
 }
 
 /// Unloads an adapter. Requests that have it keep it to their end.
@@ -186,16 +186,17 @@ pub async fn take(app: &App, model: &dyn Adapters, alias: &str, expected: Option
 /// # Errors
 /// None in practice.
 pub async fn list(State(app): State<Arc<App>>) -> Result<Response, Fault> {
+    let own = Arc::clone(&app);
     let all = move || {
         let of = |model: &dyn Adapters| {
             let parent = model.base().to_owned();
-            let pinned = |held: &Held| app.demand.is_pinned(&parent, &held.alias);
+            let pinned = |held: &Held| own.demand.is_pinned(&parent, &held.alias);
             model.list().into_iter().map(|held| card(&parent, pinned(&held), held)).collect::<Vec<_>>()
         };
-        models(&app).into_iter().flat_map(of).collect::<Vec<Value>>()
+        models(&own).into_iter().flat_map(of).collect::<Vec<Value>>()
     };
     // The device may be busy.
-    let data = tokio::task::spawn_blocking(all).await.map_err(|_| Fault::internal())?;
+    let data = app.aside(all).await?;
     answer(&json!({"object": "list", "data": data}))
 }
 

@@ -5,9 +5,11 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, SystemTime};
 
 use axum::http::HeaderMap;
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
 use super::demand::Demand;
+use super::fault::Fault;
 use super::meters::{Meter, Meters};
 use crate::account::Account;
 use crate::config::Config;
@@ -55,6 +57,8 @@ pub struct App {
     pub demand: Demand,
     /// Clock, metrics and ledger.
     pub shared: Shared,
+    /// The runtime that has threads for work that takes its time.
+    runtime: Handle,
     /// The model that embeds, where there is one.
     pub embeddings: Option<Embeddings>,
     /// What generates text, where there is something.
@@ -81,7 +85,14 @@ pub struct App {
 
 impl App {
     /// A server that is ready.
-    pub fn new(config: Config, shared: Shared, embeddings: Option<Embeddings>, generator: Option<Arc<dyn Generate>>, operations: Option<Operations>) -> Self {
+    pub fn new(
+        config: Config,
+        shared: Shared,
+        runtime: Handle,
+        embeddings: Option<Embeddings>,
+        generator: Option<Arc<dyn Generate>>,
+        operations: Option<Operations>,
+    ) -> Self {
         use std::hash::BuildHasher;
         let started = SystemTime::UNIX_EPOCH.elapsed().unwrap_or(Duration::ZERO).as_secs();
         let own = std::hash::RandomState::new().hash_one(started);
@@ -96,6 +107,7 @@ impl App {
             meters: Meters::default(),
             demand: Demand::default(),
             shared,
+            runtime,
             embeddings,
             generator,
             changes,
@@ -109,6 +121,14 @@ impl App {
             phase,
             ids: (own, AtomicU64::new(0)),
         }
+    }
+
+    /// Does work that takes its time beside the threads of connections.
+    ///
+    /// # Errors
+    /// Work that panics.
+    pub async fn aside<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Fault> {
+        self.runtime.spawn_blocking(work).await.map_err(|_| Fault::internal())
     }
 
     /// The server, whose traces `exporter` sends where there is one.

@@ -120,11 +120,11 @@ pub async fn chat(State(app): State<Arc<App>>, caller: Caller, request: Request<
         let text = own.render(&messages, lease.as_ref()).map_err(refused)?;
         own.encode(&text, false).map_err(|_| Fault::expected("messages", "texts that the model has tokens for", "another"))
     };
-    let ids = tokio::task::spawn_blocking(encode).await.map_err(|_| Fault::internal())??;
+    let ids = app.aside(encode).await??;
     let prompt = ids.len();
     let object = if writing.stream { "chat.completion.chunk" } else { "chat.completion" };
     let frame = json!({"id": format!("chatcmpl-{}", app.request_id()), "object": object, "created": app.now(), "model": name});
-    writing.compile(&generator).await?;
+    writing.compile(&app, &generator).await?;
     let mut speech = writing.begin(&app, &caller, &generator, adapter, ids).await.map_err(|fault| fault.renamed("prompt", "messages"))?;
     if writing.stream {
         let first = json!({"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": null, "finish_reason": null});

@@ -83,9 +83,9 @@ pub async fn completions(State(app): State<Arc<App>>, caller: Caller, request: R
     let Ask { model: name, prompts, echo, logprobs, mut writing } = Ask::read(&body.bytes, limits.inputs)?;
     let (generator, adapter) = model(&app, &name).await?;
     let frame = json!({"id": format!("cmpl-{}", app.request_id()), "object": "text_completion", "created": app.now(), "model": name});
-    let prompts = encoded(&generator, prompts).await?;
+    let prompts = encoded(&app, &generator, prompts).await?;
     let told = |ids: &[u32]| if echo { String::from_utf8_lossy(&generator.decode(ids)).into_owned() } else { String::new() };
-    writing.compile(&generator).await?;
+    writing.compile(&app, &generator).await?;
     let mut speeches = Vec::new();
     for ids in prompts {
         let (count, before) = (ids.len(), told(&ids));
@@ -117,11 +117,11 @@ pub async fn completions(State(app): State<Arc<App>>, caller: Caller, request: R
 }
 
 /// The ids of the prompts; texts are tokenized on a thread that may take its time.
-async fn encoded(generator: &Arc<dyn Generate>, prompts: Vec<Input>) -> Result<Vec<Vec<u32>>, Fault> {
+async fn encoded(app: &App, generator: &Arc<dyn Generate>, prompts: Vec<Input>) -> Result<Vec<Vec<u32>>, Fault> {
     let own = Arc::clone(generator);
     let encode = move |prompt| match prompt {
         Input::Ids(ids) => Ok(ids),
         Input::Text(text) => own.encode(&text, true).map_err(|_| Fault::expected("prompt", "texts that the model has tokens for", "another")),
     };
-    tokio::task::spawn_blocking(move || prompts.into_iter().map(encode).collect()).await.map_err(|_| Fault::internal())?
+    app.aside(move || prompts.into_iter().map(encode).collect()).await?
 }

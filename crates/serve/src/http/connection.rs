@@ -18,6 +18,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use super::activity::{Activity, Marked, Watched};
 use super::app::{App, Phase};
 use super::routes::answer;
+use crate::workers::Workers;
 
 /// How often a connection's times are looked at.
 pub const TICK: Duration = Duration::from_millis(500);
@@ -31,11 +32,12 @@ const RETRY: Duration = Duration::from_millis(20);
 /// A connection's requests, as hyper calls for them. It can be moved, so that the socket comes back at the end.
 type Answer = Pin<Box<dyn Future<Output = Result<hyper::Response<Marked>, Infallible>> + Send>>;
 
-/// Accepts connections, which `serve` serves, until `phase` is gone, and then until none has come for a while: one that the system has taken and nobody
+/// Accepts connections, which `serve` serves on threads of their own, until `phase` is gone, and then until none has come for a while: one that the system has taken and nobody
 /// accepts is reset.
 pub async fn accept<S>(
     listener: TcpListener,
     app: Arc<App>,
+    workers: Arc<Workers>,
     room: Arc<Semaphore>,
     mut phase: watch::Receiver<Phase>,
     serve: impl Fn(TcpStream, Arc<App>, watch::Receiver<Phase>) -> S,
@@ -52,13 +54,17 @@ pub async fn accept<S>(
             },
         };
         let Some((stream, permit)) = accepted else { return };
-        let (app, served) = (Arc::clone(&app), serve(stream, Arc::clone(&app), phase.clone()));
-        tokio::spawn(async move {
-            app.shared.metrics.connections.inc();
-            served.await;
-            app.shared.metrics.connections.dec();
-            drop(permit);
-        });
+        let (app, phase) = (Arc::clone(&app), phase.clone());
+        // Where no thread can have it, it ends here, and the caller learns that.
+        drop(workers.serve(stream, |stream| {
+            let served = serve(stream, Arc::clone(&app), phase);
+            async move {
+                app.shared.metrics.connections.inc();
+                served.await;
+                app.shared.metrics.connections.dec();
+                drop(permit);
+            }
+        }));
     }
 }
 

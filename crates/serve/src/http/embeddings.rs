@@ -149,7 +149,7 @@ pub async fn embeddings(State(app): State<Arc<App>>, caller: Caller, request: Re
         tokens(&app, input, truncate)?
     } else {
         let own = Arc::clone(&app);
-        tokio::task::spawn_blocking(move || tokens(&own, input, truncate)).await.map_err(|_| Fault::internal())??
+        app.aside(move || tokens(&own, input, truncate)).await??
     };
     let count: usize = tokens.iter().map(Vec::len).sum();
     let meter = app.meter(caller.tenant);

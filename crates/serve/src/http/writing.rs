@@ -106,10 +106,10 @@ impl Writing {
     ///
     /// # Errors
     /// A structure that cannot be followed.
-    pub async fn compile(&mut self, generator: &Arc<dyn Generate>) -> Result<(), Fault> {
+    pub async fn compile(&mut self, app: &App, generator: &Arc<dyn Generate>) -> Result<(), Fault> {
         let Some((field, structure)) = self.structure.take() else { return Ok(()) };
         let own = Arc::clone(generator);
-        let made = tokio::task::spawn_blocking(move || own.grammar(&structure)).await.map_err(|_| Fault::internal())?;
+        let made = app.aside(move || own.grammar(&structure)).await?;
         let code = |error: &Error| if matches!(error, Error::Unsupported { .. }) { "unsupported_parameter" } else { "invalid_value" };
         self.grammar = Some(made.map_err(|error| Fault::param(field, code(&error), error.to_string()))?);
         Ok(())

@@ -64,7 +64,7 @@ pub async fn attend(ask: Ask, operations: &Operations) -> Result<Answered, Fault
     let task = Task { job: Job::Attend(Box::new(attend)), held: Some(Arc::clone(&held)), spent: Arc::clone(account.spent()) };
     let mut answer = done(operations, tenant, deadline, task).await?;
     if let Some(Target::Shared(shared, offset)) = target {
-        write(shared, offset, std::mem::take(&mut answer.bytes)).await?;
+        write(&app, shared, offset, std::mem::take(&mut answer.bytes)).await?;
     }
     let bytes = answer.bytes;
     let o = o.map(|Wanted { name, delivery }| Output { name, datatype, shape, delivery, bytes });

@@ -68,7 +68,7 @@ pub async fn embed(ask: Ask, embeddings: &Embeddings, lease: Option<Lease<Copies
     account.has(count, 0);
     let mut bytes: Vec<u8> = vectors.iter().flatten().flat_map(|value| value.to_le_bytes()).collect();
     if let Target::Shared(shared, offset) = target {
-        write(shared, offset, std::mem::take(&mut bytes)).await?;
+        write(&app, shared, offset, std::mem::take(&mut bytes)).await?;
     }
     let output = Output { name: wanted.name, datatype: Datatype::Fp32, shape: shape.to_vec(), delivery: wanted.delivery, bytes };
     let parameters = lease.iter().map(|lease| ("adapter_generation", lease.content.clone())).collect();

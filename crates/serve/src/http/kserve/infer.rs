@@ -37,7 +37,7 @@ pub async fn infer(State(app): State<Arc<App>>, caller: Caller, Path(path): Path
     let held = read_any(&app, &parts.headers, body, app.config.limits.body_bytes, &KINDS).await?;
     let named = asked(&app, &target).await?;
     let (text, binary) = split(&held.bytes, parts.headers.get_all(HEADER_LENGTH).iter().map(HeaderValue::as_bytes))?;
-    let request = read(text, binary).await?;
+    let request = read(&app, text, binary).await?;
     let ask = Ask::new(&app, caller, began, target.model, request, held);
     answer(ask, named, began, |reply| response(&reply)).await
 }
@@ -54,10 +54,9 @@ fn response(reply: &Reply) -> Result<Response, Fault> {
     Ok(response)
 }
 
-async fn read(text: Bytes, binary: Bytes) -> Result<Request, Fault> {
+async fn read(app: &App, text: Bytes, binary: Bytes) -> Result<Request, Fault> {
     if text.len() <= SMALL {
         return Ok(json::read(&text, binary)?);
     }
-    let read = tokio::task::spawn_blocking(move || json::read(&text, binary)).await;
-    Ok(read.map_err(|_| Fault::internal())??)
+    Ok(app.aside(move || json::read(&text, binary)).await??)
 }

@@ -67,7 +67,7 @@ impl Places {
         let shared = self.app.shm.get(self.tenant, &place.name).ok_or_else(|| Fault::no_region(&place.name))?;
         self.take(place.bytes)?;
         let (offset, bytes) = (place.offset, place.bytes);
-        let read = tokio::task::spawn_blocking(move || shared.read(offset, bytes)).await.map_err(|_| Fault::internal())?;
+        let read = self.app.aside(move || shared.read(offset, bytes)).await?;
         Ok(Source::Bytes(Bytes::from(read?)))
     }
 
@@ -118,9 +118,8 @@ impl Places {
 ///
 /// # Errors
 /// Memory that has shrunk.
-pub async fn write(shared: Arc<Registered>, offset: u64, bytes: Vec<u8>) -> Result<(), Fault> {
-    let written = tokio::task::spawn_blocking(move || shared.write(offset, &bytes)).await;
-    Ok(written.map_err(|_| Fault::internal())??)
+pub async fn write(app: &App, shared: Arc<Registered>, offset: u64, bytes: Vec<u8>) -> Result<(), Fault> {
+    Ok(app.aside(move || shared.write(offset, &bytes)).await??)
 }
 
 /// Lets the device do a task.
