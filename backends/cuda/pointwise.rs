@@ -6,7 +6,7 @@ use crate::backends::cuda::jit::{Arch, Source, Unit, source};
 use crate::backends::cuda::runtime::pdl::{Appended, InFlightWrites, Pool};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::params::params;
-use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Table, TensorCores, Variant, address, address_of, blocks, names, range};
+use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Table, TensorCores, Variant, address, address_of, blocks, count, names, range};
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -15,7 +15,7 @@ use crate::ops::{Pointwise, PointwiseArgs};
 
 impl Table for Pointwise {
     const VARIANTS: &'static [Variant<Self>] = &VARIANTS;
-    const NAMES: &'static [&'static str] = &names::<Self, { VARIANTS.len() }>(&VARIANTS);
+    const NAMES: &'static [&'static str] = &names::<Self, { count(&VARIANTS) }>(&VARIANTS);
 }
 
 const VARIANTS: [Variant<Pointwise>; 2] = [HEADS, SIMT_KINDS];

@@ -28,14 +28,14 @@ mod tests;
 pub(crate) mod tile;
 
 use crate::backends::cuda::runtime::queue::Queue;
-use crate::backends::cuda::variant::{Cuda, Plan, Table, Variant, names};
+use crate::backends::cuda::variant::{Cuda, Plan, Table, Variant, count, names};
 use crate::device::Slice;
 use crate::error::Result;
 use crate::ops::{CodebookGemm, CodebookGemmArgs};
 
 impl Table for CodebookGemm {
     const VARIANTS: &'static [Variant<Self>] = &VARIANTS;
-    const NAMES: &'static [&'static str] = &names::<Self, { VARIANTS.len() }>(&VARIANTS);
+    const NAMES: &'static [&'static str] = &names::<Self, { count(&VARIANTS) }>(&VARIANTS);
 
     fn prepared_bytes(plan: &Plan<Self>) -> u64 {
         prepare::prepared_bytes(plan)

@@ -20,12 +20,12 @@ use simt::SIMT;
 
 use crate::backends::cuda::codebook_gemm::long_tile::NAME as PREPARED;
 use crate::backends::cuda::codebook_gemm::prepare::prepares;
-use crate::backends::cuda::variant::{Table, Target, Variant, names};
+use crate::backends::cuda::variant::{Table, Target, Variant, count, names};
 use crate::ops::{CodebookGemm, Linear};
 
 impl Table for Linear {
     const VARIANTS: &'static [Variant<Self>] = &VARIANTS;
-    const NAMES: &'static [&'static str] = &names::<Self, { VARIANTS.len() }>(&VARIANTS);
+    const NAMES: &'static [&'static str] = &names::<Self, { count(&VARIANTS) }>(&VARIANTS);
 
     /// The adapters' operation, whose result the tensor-core variants find in y, or whose factors they take.
     fn delta(&self, variant: &Variant<Self>, target: &Target) -> Option<(CodebookGemm, Option<&'static str>)> {
