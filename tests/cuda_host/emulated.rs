@@ -40,7 +40,7 @@ const WIDE: &str = "TRIFUSE_EMULATOR_UNITS=48";
 /// clusters, masks, lists of blocks, codes of one width and of many, adapters. `aligned` is what TMA can read.
 const FEW_AMPERE: Kernels = Kernels {
     arch: "80",
-    words: "checksum/pieces65537 (simt | attention/causal129_bf16 (sm80, | attention/paged16_f16 (sm80_decode, | attention/paged64_block_window_bf16 (sm80_decode_block, aligned | vectors/attention_varlen_causal (sm80_varlen_short, \
+    words: "checksum/pieces65537 (simt | attention/causal129_bf16 (sm80, | attention/paged16_f16 (sm80_decode, | attention/paged64_block_window_bf16 (sm80_decode:block, aligned | vectors/attention_varlen_causal (sm80_varlen_short, \
             | codebook_gemm/codes_four_f16 (sm80, | codebook_gemm/runs200_overwrite_f16 (sgmv_long, \
             | codebook_gemm/segments150_odd_three_f16 (sgmv, | codebook_gemm/lora_runs200_f16 (sgmv_dense, \
             | fused_mlp/gated_bias1_f16 (gemm | fused_mlp/tokens255_f16 (gemm, \
@@ -51,9 +51,9 @@ const FEW_AMPERE: Kernels = Kernels {
 const FEW_HOPPER: Kernels = Kernels {
     arch: "90",
     words: "attention/causal129_bf16 (sm90, | attention/many_queries_d80_bf16 (sm90, | attention/blocks_q_shorter_causal_f16 (sm90, \
-            | attention/window16_causal_f16 (sm90, | attention/many_queries_window_d107_h8_f16 (sm90_unaligned \
+            | attention/window16_causal_f16 (sm90, | attention/many_queries_window_d107_h8_f16 (sm90:multicast-unaligned \
             | attention/ragged_d64_causal_gqa_f16 (sm90_varlen, | attention/ragged_page48_d96_window_bf16 (sm90_varlen, \
-            | attention/quartet_causal_f16 (sm90_small_head, | attention/blocks128_f16 (sm90_intra_split_kv, | attention/slots_block_map128_d32_f16 (sm90, \
+            | attention/quartet_causal_f16 (sm90:2wg-small_head, | attention/blocks128_f16 (sm90:intra_split_kv, | attention/slots_block_map128_d32_f16 (sm90, \
             | codebook_gemm/codes_four_f16 (sm90, | codebook_gemm/column_widths_bf16 (sm90, \
             | codebook_gemm/three_even_slices_f16 (sm90, | codebook_gemm/runs200_overwrite_f16 (sm90, \
             | codebook_gemm/segments150_even_fourthree_bf16 (sgmv, | codebook_gemm/lora_three_slices_f16 (sgmv_dense_fused, \

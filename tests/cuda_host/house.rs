@@ -10,7 +10,7 @@ use super::trial;
 
 /// Names of variants, at most. The design asked for 32: two are of LoRA as it is trained, one is of `sample`, one of `checksum`, one of a server's steps, three
 /// are of a decoder's steps with fewer launches (`sm80_gemv`, `sm80_decode_block`, `heads`), and two are of groups of products.
-const VARIANTS: usize = 36;
+const VARIANTS: usize = 32;
 /// Kernels of all architectures that are checked, each counted once for each machine code, at most: what the design asked for.
 const KERNELS: usize = 3500;
 
