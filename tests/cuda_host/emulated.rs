@@ -33,7 +33,7 @@ const HOPPER: Kernels = Kernels {
     most_flops: MOST_FLOPS[1],
 };
 /// Blocks that wait for each other, one a multiprocessor: at least as many as there are adapters.
-const JOINT: Kernels = Kernels { arch: "90", words: "(sgmv_fused,", most_flops: MOST_FLOPS[1] };
+const JOINT: Kernels = Kernels { arch: "90", words: "(sgmv:fused,", most_flops: MOST_FLOPS[1] };
 const WIDE: &str = "TRIFUSE_EMULATOR_UNITS=48";
 
 /// Cases that between them walk over what the tensor-core kernels do: tiles and their edges, rings that go round, splits along K,
@@ -56,7 +56,7 @@ const FEW_HOPPER: Kernels = Kernels {
             | attention/quartet_causal_f16 (sm90:2wg-small_head, | attention/blocks128_f16 (sm90:intra_split_kv, | attention/slots_block_map128_d32_f16 (sm90, \
             | codebook_gemm/codes_four_f16 (sm90, | codebook_gemm/column_widths_bf16 (sm90, \
             | codebook_gemm/three_even_slices_f16 (sm90, | codebook_gemm/runs200_overwrite_f16 (sm90, \
-            | codebook_gemm/segments150_even_fourthree_bf16 (sgmv, | codebook_gemm/lora_three_slices_f16 (sgmv_dense_fused, \
+            | codebook_gemm/segments150_even_fourthree_bf16 (sgmv, | codebook_gemm/lora_three_slices_f16 (sgmv_dense:fused, \
             | fused_mlp/tokens255_f16 (gemm, | fused_mlp/few_tokens17_f16 (gemm, | fused_mlp/gated_few_tokens_deep_f16 (gemm, \
             | fused_mlp/padded_w_tokens70_f16 (gemm, | fused_mlp/ahead_tiles_f16 (gemm, \
             | fused_mlp/gated_ahead_tiles_f16 (gemm, | linear/few_rows_parts_f16 (sm90_skinny:128x40-splitk2-tile, \

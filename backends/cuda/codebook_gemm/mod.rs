@@ -50,9 +50,9 @@ impl Table for CodebookGemm {
 const VARIANTS: [Variant<CodebookGemm>; 9] = [
     sgmv_dense_fused::SGMV_DENSE_FUSED,
     sgmv_dense::SGMV_DENSE,
-    sgmv_fused::SGMV_FUSED,
     sgmv_long::SGMV_LONG,
     sgmv_simt::SGMV_SIMT,
+    sgmv_fused::SGMV_FUSED,
     sgmv::SGMV,
     sm90::SM90,
     sm80::SM80,
