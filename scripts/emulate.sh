@@ -3,6 +3,7 @@
 #
 #   scripts/emulate.sh 90 linear/ '(sm90'          cases whose names hold both words, on compute capability 9.0
 #   scripts/emulate.sh 90 attention/ '|' '(sm90)'   either of them
+#   scripts/emulate.sh 90 linear/ '(sm90_skinny:16x96-rank16-lora,'   one configuration, whether the choice takes it or not
 #   scripts/emulate.sh 80 '(sm80' --list           which there are
 #   scripts/emulate.sh 90 --models tiny            language models end to end: trials of crates/cli/tests/llm whose names hold the word
 #

@@ -3,14 +3,14 @@
 use crate::backends::cuda::jit::{Arch, Unit, source};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::params::params;
-use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Table, TensorCores, Variant, address, blocks, names};
+use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Table, TensorCores, Variant, address, blocks, count, names};
 use crate::device::Slice;
 use crate::error::Result;
 use crate::ops::{Checksum, ChecksumArgs};
 
 impl Table for Checksum {
     const VARIANTS: &'static [Variant<Self>] = &VARIANTS;
-    const NAMES: &'static [&'static str] = &names::<Self, { VARIANTS.len() }>(&VARIANTS);
+    const NAMES: &'static [&'static str] = &names::<Self, { count(&VARIANTS) }>(&VARIANTS);
 }
 
 const VARIANTS: [Variant<Checksum>; 1] = [Variant {

@@ -4,26 +4,21 @@ use crate::backends::cuda::jit::{Arch, Unit, source};
 use crate::backends::cuda::runtime::pdl::{Appended, InFlightWrites, Pool, starts_early};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::params::params;
-use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, TensorCores, Variant, address, address_of, blocks, range};
-use crate::device::Slice;
+use crate::backends::cuda::variant::{Cuda, Launch, Plan, address, address_of, blocks, range};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::pointwise::{Heads, Places, Turn};
 use crate::ops::{Pointwise, PointwiseArgs};
 
-pub(crate) const HEADS: Variant<Pointwise> = Variant {
-    name: "heads",
-    label: "pointwise/heads",
-    runs_on: RunsOn::From(80),
-    tensor_cores: TensorCores::Without("there is no product of matrices"),
-    supports: |op, _| supports(op),
-    suits: |_, _| Ok(()),
-    configs: None,
-    unit: |op, _| Unit { also: vec![unit(&SIMT, op.dtype)], ..unit(&PIECES, op.dtype) },
-    units: |_| DType::ALL.into_iter().flat_map(|dtype| [&PIECES, &SIMT].map(|entry| unit(entry, dtype))).collect(),
-    workspace: |_, _| 0,
-    launch,
-};
+/// The units of a plan: both kernels, for only the launch can tell where operands start.
+pub(crate) fn plan_unit(dtype: DType) -> Unit {
+    Unit { also: vec![unit(&SIMT, dtype)], ..unit(&PIECES, dtype) }
+}
+
+/// The unit of each kernel.
+pub(crate) fn units() -> Vec<Unit> {
+    DType::ALL.into_iter().flat_map(|dtype| [&PIECES, &SIMT].map(|entry| unit(entry, dtype))).collect()
+}
 
 params! {
     /// Parameters of both kernels.
@@ -79,10 +74,6 @@ fn unit(entry: &'static [&'static str; 1], dtype: DType) -> Unit {
     }
 }
 
-fn supports(op: &Pointwise) -> std::result::Result<(), String> {
-    if op.heads().is_some() { Ok(()) } else { Err("no heads of new tokens".into()) }
-}
-
 /// Whether operands that are aligned to `alignment` bytes are moved by pieces, and the blocks on a device of `units` SMs: by rows, and of a row.
 fn grid(op: &Pointwise, heads: &Heads, alignment: u64, units: u64) -> (bool, [u32; 2]) {
     let half = heads.head_dim / 2;
@@ -98,9 +89,13 @@ fn grid(op: &Pointwise, heads: &Heads, alignment: u64, units: u64) -> (bool, [u3
     (true, [blocks(op.rows), blocks((units * BLOCKS).div_ceil(op.rows.max(1)).clamp(1, parts.clamp(1, 1 << 15)))])
 }
 
-unsafe fn launch(queue: &mut Queue, plan: &Plan<Pointwise>, _workspace: &Slice<Cuda>, args: &PointwiseArgs<Cuda>) -> Result<()> {
+/// Enqueues the kernel that operands allow.
+///
+/// # Safety
+/// The conditions of [`Plan::launch`] hold.
+pub(crate) unsafe fn launch(queue: &mut Queue, plan: &Plan<Pointwise>, heads: &Heads, args: &PointwiseArgs<Cuda>) -> Result<()> {
     let op = &plan.op;
-    let (Some(heads), Some(pool)) = (op.heads(), &args.pool) else { return Ok(()) };
+    let Some(pool) = &args.pool else { return Ok(()) };
     let pages = args.pages.as_ref().map(|pages| pages.slice());
     let index = pages.or(args.slots.as_ref());
     let (each, cache_pages, page, slots) = match heads.to {
@@ -131,7 +126,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Pointwise>, _workspace: &Slice<C
     };
     let size = op.dtype.size();
     let places = params.y | params.weight | params.pool | (PIECE * size * PAIRS);
-    let (pieces, [x, y]) = grid(op, &heads, 1 << places.trailing_zeros(), plan.target.units.into());
+    let (pieces, [x, y]) = grid(op, heads, 1 << places.trailing_zeros(), plan.target.units.into());
     let launch = Launch { overlap: plan.target.arch >= Arch(90), grid: [x, y, 1], ..Launch::new(x, THREADS as u32) };
     let mut open = InFlightWrites::default();
     if launch.overlap {

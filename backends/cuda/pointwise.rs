@@ -1,12 +1,12 @@
 //! The `pointwise` operations of a layer on CUDA.
 
 use crate::backends::cuda::gemm::activation::activation_code;
-use crate::backends::cuda::heads::HEADS;
+use crate::backends::cuda::heads;
 use crate::backends::cuda::jit::{Arch, Source, Unit, source};
 use crate::backends::cuda::runtime::pdl::{Appended, InFlightWrites, Pool};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::params::params;
-use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Table, TensorCores, Variant, address, address_of, blocks, names, range};
+use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Table, TensorCores, Variant, address, address_of, blocks, count, names, range};
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -15,24 +15,22 @@ use crate::ops::{Pointwise, PointwiseArgs};
 
 impl Table for Pointwise {
     const VARIANTS: &'static [Variant<Self>] = &VARIANTS;
-    const NAMES: &'static [&'static str] = &names::<Self, { VARIANTS.len() }>(&VARIANTS);
+    const NAMES: &'static [&'static str] = &names::<Self, { count(&VARIANTS) }>(&VARIANTS);
 }
 
-const VARIANTS: [Variant<Pointwise>; 2] = [HEADS, SIMT_KINDS];
-
-const SIMT_KINDS: Variant<Pointwise> = Variant {
+const VARIANTS: [Variant<Pointwise>; 1] = [Variant {
     name: "simt",
     label: "pointwise/simt",
     runs_on: RunsOn::From(80),
     tensor_cores: TensorCores::Without("there is no product of matrices"),
-    supports: |op, _| if op.heads().is_none() { Ok(()) } else { Err("heads of new tokens have kernels of their own".into()) },
+    supports: |_, _| Ok(()),
     suits: |_, _| Ok(()),
     configs: None,
     unit: |op, _| plan_unit(op),
-    units: |_| units(),
+    units: |_| [units(), heads::units()].concat(),
     workspace: |_, _| 0,
     launch,
-};
+}];
 
 params! {
     /// Parameters of every kind of operation.
@@ -103,7 +101,7 @@ fn unit(entry: Entry, dtype: DType) -> Unit {
     }
 }
 
-/// The unit of every kernel.
+/// The unit of every kernel but those of heads.
 fn units() -> Vec<Unit> {
     let norms = NORMS.into_iter().map(|(_, entry)| entry).chain(WIDE.into_iter().map(|(_, _, entry)| entry));
     let all = norms.chain([SIMT, ROPE, LINES, APPEND, POOL]);
@@ -112,6 +110,9 @@ fn units() -> Vec<Unit> {
 
 /// The units of the kernels that a launch of `op` may take, wherever its operands lie, best first.
 fn plan_unit(op: &Pointwise) -> Unit {
+    if op.heads().is_some() {
+        return heads::plan_unit(op.dtype);
+    }
     let mut units = ALIGNMENTS.map(|alignment| unit(kernel(op, alignment, 1).0, op.dtype)).to_vec();
     units.dedup_by_key(|unit| unit.entries);
     let also = units.split_off(1);
@@ -200,6 +201,10 @@ fn kernel(op: &Pointwise, alignment: u64, units: u64) -> (Entry, u32) {
 
 unsafe fn launch(queue: &mut Queue, plan: &Plan<Pointwise>, _workspace: &Slice<Cuda>, args: &PointwiseArgs<Cuda>) -> Result<()> {
     let op = &plan.op;
+    if let Some(heads) = op.heads() {
+        // SAFETY: the caller's promise.
+        return unsafe { heads::launch(queue, plan, &heads, args) };
+    }
     let mut params = PointwiseParams {
         x: address(&args.x),
         weight: address_of(args.weight.as_ref()),
@@ -244,7 +249,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<Pointwise>, _workspace: &Slice<C
             (params.kind, params.index) = (9, address_of(args.pages.as_ref().map(|pages| pages.slice())));
             (params.each, params.pages, params.page) = (op.rows / cache.batch.max(1), cache.pages, cache.page);
         }
-        // `supports` refuses them.
+        // They have kernels of their own.
         Kind::Heads(_) => {}
     }
     let writes = match op.kind {

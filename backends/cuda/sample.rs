@@ -3,7 +3,7 @@
 use crate::backends::cuda::jit::{Arch, Unit, source};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::params::params;
-use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Table, TensorCores, Variant, address, address_of, blocks, names};
+use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Table, TensorCores, Variant, address, address_of, blocks, count, names};
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -11,7 +11,7 @@ use crate::ops::{Sample, SampleArgs};
 
 impl Table for Sample {
     const VARIANTS: &'static [Variant<Self>] = &VARIANTS;
-    const NAMES: &'static [&'static str] = &names::<Self, { VARIANTS.len() }>(&VARIANTS);
+    const NAMES: &'static [&'static str] = &names::<Self, { count(&VARIANTS) }>(&VARIANTS);
 }
 
 const VARIANTS: [Variant<Sample>; 1] = [Variant {

@@ -7,8 +7,8 @@
 set -uo pipefail
 
 candidates=(
-  'adapters-in-the-stream|adapters|m16 n4096 k4096 + r16|--variant sm90_skinny|--variant sm90_skinny_lora'
-  'adapters-in-one-launch|adapters|chained 128 x 4096 r16 tokens256 adapters32|--variant sm90|--variant sgmv_fused'
+  'adapters-in-the-stream|adapters|m16 n4096 k4096 + r16|--variant sm90_skinny:16x128-splitk2|--variant sm90_skinny'
+  'adapters-in-one-launch|adapters|chained 128 x 4096 r16 tokens256 adapters32|--variant sm90|--variant sgmv:fused'
 )
 
 mkdir -p "$OUT"

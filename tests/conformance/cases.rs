@@ -6,7 +6,8 @@
 //! - `TRIFUSE_REPEATS=100`: besides, every case that often on every variant, each run the same bits as the first;
 //! - `TRIFUSE_CONFIGS=chosen`: of a variant the chosen configuration alone, for tools that take long to compile a kernel or to run it;
 //! - `TRIFUSE_MOST_FLOPS=1e8`: no case with more work than that, for tools that slow a kernel down a hundredfold;
-//! - `TRIFUSE_MATCH="linear/ (sm90"`: trials whose names hold every one of these words, or all of those behind a `|`;
+//! - `TRIFUSE_MATCH="linear/ (sm90"`: trials whose names hold every one of these words, or all of those behind a `|`; with a word that names a configuration,
+//!   as `(sm90:128x192,`, there are trials of that one beside those of its variant;
 //! - `TRIFUSE_SHARD=3/48`: the third of so many parts, each with as few kernels as can be;
 //! - `TRIFUSE_SAMPLE=16`: of the drawn cases every sixteenth on a software driver, from number `TRIFUSE_TURN` on; files, and backends that
 //!   are fast, have all of theirs. The processor's backend has every case as it is, and every fourth, at most, with its operands aligned as well.
@@ -120,6 +121,16 @@ fn vectors() -> Result<Vec<Arc<Subject>>> {
 /// Of how many cases the processor's backend has one with its operands aligned as well, at most: it reads element by element, from wherever they lie.
 const ALIGNED: usize = 4;
 
+/// The configurations that `TRIFUSE_MATCH` names, as `variant:config`, each with all the words that stand with it.
+fn configs() -> Vec<(String, Vec<String>)> {
+    let words: String = setting("TRIFUSE_MATCH").unwrap_or_default();
+    let named = |words: &str| {
+        let config = words.split_whitespace().filter_map(|word| word.strip_prefix('(')).find(|word| word.contains(':'))?;
+        Some((config.trim_end_matches(',').to_owned(), words.split_whitespace().map(str::to_owned).collect()))
+    };
+    words.split('|').filter_map(named).collect()
+}
+
 /// Makes the trials of one backend.
 struct Collect<'a>(&'a [Arc<Subject>]);
 
@@ -141,10 +152,16 @@ impl Visit for Collect<'_> {
             let name = format!("{left} of {} cases (skipped: of the drawn ones this revision has every {sample}th here; ./check full has all)", self.0.len());
             trials.push(Trial::test(name, || Ok(())).with_kind(B::NAME).with_ignored_flag(true));
         }
+        let asked = configs();
         let share = if B::NAME == "cpu" { sample.min(ALIGNED) } else { 1 };
         let mut unaligned = 0;
         for (number, subject) in self.0.iter().enumerate().filter(|(number, subject)| taken(*number, subject)) {
-            for &variant in variants(&*device, subject.kind()) {
+            let variants = variants(&*device, subject.kind());
+            for (config, words) in asked.iter().filter(|(config, _)| config.split_once(':').is_some_and(|(variant, _)| variants.contains(&variant))) {
+                let both = [Mode::Direct, Mode::Aligned].map(|mode| trial(&device, subject, config, mode));
+                trials.extend(both.into_iter().filter(|trial| words.iter().all(|word| trial.name().contains(word))));
+            }
+            for &variant in variants {
                 trials.push(trial(&device, subject, variant, Mode::Direct));
                 // The first of each operation and variant is always among them.
                 let first = met.insert((subject.kind().name(), variant));
@@ -175,7 +192,7 @@ impl Visit for Collect<'_> {
     }
 }
 
-fn trial<B: Backend>(device: &Arc<B>, subject: &Arc<Subject>, variant: &'static str, mode: Mode) -> Trial {
+fn trial<B: Backend>(device: &Arc<B>, subject: &Arc<Subject>, variant: &str, mode: Mode) -> Trial {
     let suffix = match mode {
         Mode::Direct => String::new(),
         Mode::Aligned => ", aligned".into(),
@@ -183,7 +200,7 @@ fn trial<B: Backend>(device: &Arc<B>, subject: &Arc<Subject>, variant: &'static 
         Mode::Repeated(runs) => format!(", {runs} runs"),
     };
     let name = format!("{} ({variant}{suffix})", subject.name());
-    let (device, subject) = (device.clone(), subject.clone());
+    let (device, subject, variant) = (device.clone(), subject.clone(), variant.to_owned());
     Trial::ignorable_test(name, move || {
         if let Some(reason) = too_much(&subject)? {
             return Ok(Completion::ignored_with(reason));
@@ -192,8 +209,8 @@ fn trial<B: Backend>(device: &Arc<B>, subject: &Arc<Subject>, variant: &'static 
         let all = setting::<String>("TRIFUSE_CONFIGS").is_none_or(|which| which != "chosen");
         let ran = match mode {
             // Where operands do not start on 16 bytes most configurations leave the work to the same kernels: both are run.
-            Mode::Direct | Mode::Aligned if all => run_configs(&mut session, &subject, variant, mode),
-            _ => run_case(&mut session, &subject, Some(variant), mode),
+            Mode::Direct | Mode::Aligned if all => run_configs(&mut session, &subject, &variant, mode),
+            _ => run_case(&mut session, &subject, Some(&variant), mode),
         };
         match ran? {
             Outcome::Passed(_) => Ok(Completion::Completed),

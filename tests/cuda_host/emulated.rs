@@ -21,41 +21,50 @@ struct Kernels {
 
 const SIMT: Kernels = Kernels { arch: "80", words: "(simt", most_flops: MOST_FLOPS[0] };
 /// Those that run on Ampere too.
-const AMPERE: Kernels = Kernels { arch: "80", words: "(sm80 | (gemm, | (sgmv, | (sgmv_long | (sgmv_dense, | (sgmv_simt", most_flops: MOST_FLOPS[0] };
-const HOPPER: Kernels = Kernels { arch: "90", words: "(sm90 | (gemm, | (sgmv, | (sgmv_dense_fused,", most_flops: MOST_FLOPS[1] };
+const AMPERE: Kernels = Kernels {
+    arch: "80",
+    words: "(sm80 | linear/ (sm80_gemv:16x16-unaligned, | attention/ (sm80_decode:block, | (gemm, | (sgmv, | (sgmv_long | (sgmv_dense, | (sgmv_simt",
+    most_flops: MOST_FLOPS[0],
+};
+const HOPPER: Kernels = Kernels {
+    arch: "90",
+    words: "(sm90 | attention/ (sm90:multicast-unaligned, | attention/ (sm90:2wg-small_head, | attention/ (sm90:intra_split_kv, \
+            | linear/short_k (sm90:64x192-weight_stationary, | linear/few_rows (sm90_skinny:128x40-splitk2-tile, | linear/few_rows (sm90_skinny:128x72-tile, | (gemm, | (sgmv, | (sgmv_dense:fused,",
+    most_flops: MOST_FLOPS[1],
+};
 /// Blocks that wait for each other, one a multiprocessor: at least as many as there are adapters.
-const JOINT: Kernels = Kernels { arch: "90", words: "(sgmv_fused,", most_flops: MOST_FLOPS[1] };
+const JOINT: Kernels = Kernels { arch: "90", words: "(sgmv:fused,", most_flops: MOST_FLOPS[1] };
 const WIDE: &str = "TRIFUSE_EMULATOR_UNITS=48";
 
 /// Cases that between them walk over what the tensor-core kernels do: tiles and their edges, rings that go round, splits along K,
 /// clusters, masks, lists of blocks, codes of one width and of many, adapters. `aligned` is what TMA can read.
 const FEW_AMPERE: Kernels = Kernels {
     arch: "80",
-    words: "checksum/pieces65537 (simt | attention/causal129_bf16 (sm80, | attention/paged16_f16 (sm80_decode, | attention/paged64_block_window_bf16 (sm80_decode_block, aligned | vectors/attention_varlen_causal (sm80_varlen_short, \
+    words: "checksum/pieces65537 (simt | attention/causal129_bf16 (sm80, | attention/paged16_f16 (sm80_decode, | attention/paged64_block_window_bf16 (sm80_decode:block, aligned | vectors/attention_varlen_causal (sm80_varlen_short, \
             | codebook_gemm/codes_four_f16 (sm80, | codebook_gemm/runs200_overwrite_f16 (sgmv_long, \
             | codebook_gemm/segments150_odd_three_f16 (sgmv, | codebook_gemm/lora_runs200_f16 (sgmv_dense, \
             | fused_mlp/gated_bias1_f16 (gemm | fused_mlp/tokens255_f16 (gemm, \
-            | linear/tokens255_f16 (sm80 | linear/everything_bf16 (sm80, | linear/k4095_bf16 (sm80_gemv_unaligned \
+            | linear/tokens255_f16 (sm80 | linear/everything_bf16 (sm80, | linear/k4095_bf16 (sm80_gemv \
             | linear/wide_tokens33_f16 (sm80, aligned | linear/normed_gated16_k576_bf16 (sm80_gemv, aligned | linear/normed_gated3_k333_f16 (sm80_gemv,",
     most_flops: "1e7",
 };
 const FEW_HOPPER: Kernels = Kernels {
     arch: "90",
     words: "attention/causal129_bf16 (sm90, | attention/many_queries_d80_bf16 (sm90, | attention/blocks_q_shorter_causal_f16 (sm90, \
-            | attention/window16_causal_f16 (sm90, | attention/many_queries_window_d107_h8_f16 (sm90_unaligned \
+            | attention/window16_causal_f16 (sm90, | attention/many_queries_window_d107_h8_f16 (sm90:multicast-unaligned \
             | attention/ragged_d64_causal_gqa_f16 (sm90_varlen, | attention/ragged_page48_d96_window_bf16 (sm90_varlen, \
-            | attention/quartet_causal_f16 (sm90_small_head, | attention/blocks128_f16 (sm90_intra_split_kv, | attention/slots_block_map128_d32_f16 (sm90, \
+            | attention/quartet_causal_f16 (sm90:2wg-small_head, | attention/blocks128_f16 (sm90:intra_split_kv, | attention/slots_block_map128_d32_f16 (sm90, \
             | codebook_gemm/codes_four_f16 (sm90, | codebook_gemm/column_widths_bf16 (sm90, \
             | codebook_gemm/three_even_slices_f16 (sm90, | codebook_gemm/runs200_overwrite_f16 (sm90, \
-            | codebook_gemm/segments150_even_fourthree_bf16 (sgmv, | codebook_gemm/lora_three_slices_f16 (sgmv_dense_fused, \
+            | codebook_gemm/segments150_even_fourthree_bf16 (sgmv, | codebook_gemm/lora_three_slices_f16 (sgmv_dense:fused, \
             | fused_mlp/tokens255_f16 (gemm, | fused_mlp/few_tokens17_f16 (gemm, | fused_mlp/gated_few_tokens_deep_f16 (gemm, \
             | fused_mlp/padded_w_tokens70_f16 (gemm, | fused_mlp/ahead_tiles_f16 (gemm, \
-            | fused_mlp/gated_ahead_tiles_f16 (gemm, | linear/few_rows_parts_f16 (sm90_skinny_tile, \
-            | linear/few_rows_tiles_f16 (sm90_skinny_tile, \
-            | linear/tokens511_f16 (sm90, | linear/odd_n331_everything_f16 (sm90 | linear/norm_tokens300_bf16 (sm90_layernorm, \
-            | linear/short_k_three_deltas384_f16 (sm90_weight_stationary, | linear/short_k_at_once72_bf16 (sm90, | linear/few_rows2_f16 (sm90_skinny, \
+            | fused_mlp/gated_ahead_tiles_f16 (gemm, | linear/few_rows_parts_f16 (sm90_skinny:128x40-splitk2-tile, \
+            | linear/few_rows_tiles_f16 (sm90_skinny:128x72-tile, \
+            | linear/tokens511_f16 (sm90, | linear/odd_n331_everything_f16 (sm90 | linear/norm_tokens300_bf16 (sm90, \
+            | linear/short_k_three_deltas384_f16 (sm90:64x192-weight_stationary, | linear/short_k_at_once72_bf16 (sm90, | linear/few_rows2_f16 (sm90_skinny, \
             | linear/wide_tokens9_bf16 (sm90_skinny, | linear/wide_tokens177_f16 (sm90_swap_ab, | grouped_linear/factors_tokens2_bf16 (sm90_skinny, \
-            | linear/few_rows_delta_one_adapter_bf16 (sm90_skinny_lora,",
+            | linear/few_rows_delta_one_adapter_bf16 (sm90_skinny:16x96-rank16-lora,",
     most_flops: "5e7",
 };
 

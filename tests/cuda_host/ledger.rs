@@ -134,7 +134,7 @@ pub fn all_work() -> Vec<Work> {
         entry.units(arch).into_iter().map(move |unit| Work { instruction: entry.tensor_cores.instruction(&unit), unit, arch, of: of.clone() })
     };
     let beside = |entry: Entry, arch: Arch| entry.helpers(arch).into_iter().map(move |unit| Work { unit, arch, of: "helpers".into(), instruction: None });
-    let each = || catalogue().into_iter().flat_map(|entry| Arch::CHECKED.map(|arch| (entry, arch)));
+    let each = || catalogue().into_iter().flat_map(|entry| Arch::CHECKED.map(|arch| (entry.clone(), arch)));
     let mut met = HashSet::new();
     let all = each().flat_map(|(entry, arch)| own(entry, arch)).chain(each().flat_map(|(entry, arch)| beside(entry, arch)));
     all.filter(|work| met.insert(work.key())).collect()

@@ -14,12 +14,12 @@ pub(crate) mod sm90;
 
 use simt::SIMT;
 
-use crate::backends::cuda::variant::{Table, Variant, names};
+use crate::backends::cuda::variant::{Table, Variant, count, names};
 use crate::ops::Attention;
 
 impl Table for Attention {
     const VARIANTS: &'static [Variant<Self>] = &VARIANTS;
-    const NAMES: &'static [&'static str] = &names::<Self, { VARIANTS.len() }>(&VARIANTS);
+    const NAMES: &'static [&'static str] = &names::<Self, { count(&VARIANTS) }>(&VARIANTS);
 }
 
 const VARIANTS: [Variant<Attention>; 12] = [

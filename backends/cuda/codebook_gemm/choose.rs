@@ -88,7 +88,7 @@ pub(crate) fn many_adapters(op: &CodebookGemm, target: &Target) -> std::result::
     beats_clusters(op, target, places(target))
 }
 
-/// Whether `sgmv_fused` is worth taking. One of 16 clusters, on 132 SMs, finds no place beside the launch before.
+/// Whether `sgmv:fused` is worth taking. One of 16 clusters, on 132 SMs, finds no place beside the launch before.
 pub(crate) fn many_adapters_at_once(op: &CodebookGemm, target: &Target) -> std::result::Result<(), String> {
     takes_adapters(op, target)?;
     beats_clusters(op, target, places(target) * 15 / 16)
@@ -209,9 +209,9 @@ pub(crate) mod tests {
         let tiles = ["sm90", "sm90", "sm90", "sm90", "sm80", "sm80"];
         let (long, short, segments, simt) = (["sgmv_long"; 6], ["sgmv_simt"; 6], ["sgmv"; 6], ["simt"; 6]);
         let trained = ["sgmv_dense"; 6];
-        let few = ["sgmv_dense_fused", "sgmv_dense_fused", "sgmv_dense_fused", "sgmv_dense_fused", "sgmv_dense", "sgmv_dense"];
+        let few = ["sgmv_dense:fused", "sgmv_dense:fused", "sgmv_dense:fused", "sgmv_dense:fused", "sgmv_dense", "sgmv_dense"];
         let anew = ["sm80", "sm80", "sm80", "sm80", "sgmv_long", "sgmv_long"];
-        let joint = ["sgmv", "sgmv", "sgmv_fused", "sgmv_fused", "sgmv", "sgmv"];
+        let joint = ["sgmv", "sgmv", "sgmv:fused", "sgmv:fused", "sgmv", "sgmv"];
         let table = [
             (op(1, 1, square), tiles),
             (op(16, 16, square), tiles),
@@ -228,7 +228,7 @@ pub(crate) mod tests {
             (slices(20, op(200, 8, square)), long),
             (over(op(256, 100, square)), joint),
             (op(256, 100, square), segments),
-            (over(op(1024, 87, square)), ["sgmv", "sgmv", "sgmv_fused", "sgmv_fused", "sm80", "sm80"]),
+            (over(op(1024, 87, square)), ["sgmv", "sgmv", "sgmv:fused", "sgmv:fused", "sm80", "sm80"]),
             (op(1000, 64, square), ["sgmv", "sgmv", "sgmv", "sgmv", "sm80", "sm80"]),
             (op(1000, 600, square), tiles),
             (full(op(1000, 8, square)), short),
@@ -250,8 +250,10 @@ pub(crate) mod tests {
             for (target, name) in TARGETS.iter().zip(names) {
                 let (chosen, target) = &choose(CodebookGemm::VARIANTS, op, target, None).unwrap();
                 assert!((chosen.supports)(op, target).is_ok() && chosen.runs_on.accept(target.arch).is_ok());
-                if chosen.name != *name {
-                    wrong.push(format!("{} for {name}, {target:?}: {} tokens, {} adapters, {:?}", chosen.name, op.tokens, op.adapters, op.slices[0]));
+                let fused = if (chosen.unit)(op, target).source.path.ends_with("fused.cu") { ":fused" } else { "" };
+                let found = format!("{}{fused}", chosen.name);
+                if found != *name {
+                    wrong.push(format!("{found} for {name}, {target:?}: {} tokens, {} adapters, {:?}", op.tokens, op.adapters, op.slices[0]));
                 }
             }
         }
@@ -277,7 +279,7 @@ pub(crate) mod tests {
     /// A variant that is named runs wherever its kernels can compute the operation.
     #[test]
     fn a_variant_that_does_not_suit_may_be_named() {
-        for name in ["sgmv_fused", "sgmv", "sgmv_simt", "sgmv_long"] {
+        for name in ["sgmv:fused", "sgmv", "sgmv_simt", "sgmv_long"] {
             let op = CodebookGemm { accumulate: false, ..op(17, 5, [4096, 512, 16]) };
             let (named, _) = choose(CodebookGemm::VARIANTS, &op, &H200, Some(name)).unwrap();
             assert!((named.suits)(&op, &H200).is_err(), "{name}");

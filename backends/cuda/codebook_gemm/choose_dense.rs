@@ -6,7 +6,7 @@ use crate::backends::cuda::variant::Target;
 use crate::ops::CodebookGemm;
 use crate::ops::codebook_gemm::{CodebookSlice, ScaledBy};
 
-/// Units of `sgmv_dense_fused` up to which its clusters are all on the device at once, and are sooner done than two launches.
+/// Units of `sgmv_dense:fused` up to which its clusters are all on the device at once, and are sooner done than two launches.
 const FEW_UNITS: u64 = 64;
 
 /// Whether the kernels for dense factors are worth taking, or why `sgmv_long` is faster: an encoder's tokens of one adapter are neighbours, and

@@ -1,4 +1,4 @@
-//! The shrink and the expand kernel for dense factors, which `sgmv_dense` and `sgmv_dense_fused` launch: sizes, units and launch.
+//! The shrink and the expand kernel for dense factors, which both lines of `sgmv_dense` launch: sizes, units and launch.
 
 use super::dense::{Form, TOGETHER, may_be_whole, most_units, params, pieces, shares, whole};
 use super::entry::{Entry, entry, together};
@@ -6,16 +6,11 @@ use super::launch::{overlaps, read_early};
 use crate::backends::cuda::jit::{Unit, source};
 use crate::backends::cuda::runtime::pdl::starts_early;
 use crate::backends::cuda::runtime::queue::Queue;
-use crate::backends::cuda::variant::{Cuda, Launch, Plan, Target, address, range};
+use crate::backends::cuda::variant::{Cuda, Launch, Plan, address, range};
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::{CodebookGemm, CodebookGemmArgs};
-
-/// Configurations of both kernels: rows by 16 bytes where operands allow it, or one element at a time.
-pub(crate) const CONFIGS: [&str; 2] = ["whole", "any"];
-/// The number of the configuration that reads one element at a time.
-pub(crate) const BY_ELEMENT: Option<u16> = Some(1);
 
 const SHRINK: Entry = entry!("codebook_gemm_sgmv_dense_shrink");
 const EXPAND: Entry = entry!("codebook_gemm_sgmv_dense_expand");
@@ -50,18 +45,24 @@ const fn kernels(whole: bool) -> [Entry; 2] {
     if whole { [SHRINK, EXPAND] } else { [SHRINK_ANY, EXPAND_ANY] }
 }
 
-/// The units of a plan for `op`.
-pub(crate) fn plan_unit(op: &CodebookGemm, target: &Target) -> Unit {
-    let fast = may_be_whole(op) && target.config != BY_ELEMENT;
+/// The units of a plan for `op`, whose kernels read `by_element` whatever operands allow, or not.
+pub(crate) fn plan_unit(op: &CodebookGemm, by_element: bool) -> Unit {
+    let fast = may_be_whole(op) && !by_element;
     let others = [EXPAND_ANY].into_iter().chain(kernels(true).into_iter().filter(move |_| fast));
     together(SHRINK_ANY, others, |entry| unit(entry, Form::of(op), op.dtype))
 }
 
-/// Enqueues both kernels for each group of slices.
+/// Enqueues both kernels for each group of slices, which read `by_element` whatever operands allow, or not.
 ///
 /// # Safety
 /// As [`Plan::launch`].
-pub(crate) unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
+pub(crate) unsafe fn launch(
+    queue: &mut Queue,
+    plan: &Plan<CodebookGemm>,
+    by_element: bool,
+    workspace: &Slice<Cuda>,
+    args: &CodebookGemmArgs<Cuda>,
+) -> Result<()> {
     let (op, form) = (&plan.op, Form::of(&plan.op));
     if op.tokens == 0 {
         return Ok(());
@@ -73,7 +74,7 @@ pub(crate) unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, worksp
         let reads: Vec<_> = slices.iter().flat_map(|(_, of)| read_early(args, of)).collect();
         let early = overlaps && starts_early(&open, &reads);
         let params = params(op, args, slices, address(workspace));
-        let [shrinking, expanding] = kernels(whole(op, args, slices) && plan.target.config != BY_ELEMENT);
+        let [shrinking, expanding] = kernels(whole(op, args, slices) && !by_element);
         let launch = |blocks: u64, shared: u64, overlap| Launch {
             grid: [(most_units(op) * blocks) as u32, slices.len() as u32, 1],
             shared_bytes: shared as u32,

@@ -28,14 +28,14 @@ mod tests;
 pub(crate) mod tile;
 
 use crate::backends::cuda::runtime::queue::Queue;
-use crate::backends::cuda::variant::{Cuda, Plan, Table, Variant, names};
+use crate::backends::cuda::variant::{Cuda, Plan, Table, Variant, count, names};
 use crate::device::Slice;
 use crate::error::Result;
 use crate::ops::{CodebookGemm, CodebookGemmArgs};
 
 impl Table for CodebookGemm {
     const VARIANTS: &'static [Variant<Self>] = &VARIANTS;
-    const NAMES: &'static [&'static str] = &names::<Self, { VARIANTS.len() }>(&VARIANTS);
+    const NAMES: &'static [&'static str] = &names::<Self, { count(&VARIANTS) }>(&VARIANTS);
 
     fn prepared_bytes(plan: &Plan<Self>) -> u64 {
         prepare::prepared_bytes(plan)
@@ -50,9 +50,9 @@ impl Table for CodebookGemm {
 const VARIANTS: [Variant<CodebookGemm>; 9] = [
     sgmv_dense_fused::SGMV_DENSE_FUSED,
     sgmv_dense::SGMV_DENSE,
-    sgmv_fused::SGMV_FUSED,
     sgmv_long::SGMV_LONG,
     sgmv_simt::SGMV_SIMT,
+    sgmv_fused::SGMV_FUSED,
     sgmv::SGMV,
     sm90::SM90,
     sm80::SM80,

@@ -39,7 +39,7 @@ impl Small {
 /// An order of sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// By eighths of d_in: `sgmv`, `sgmv_fused`, and the clusters of eight of `sm90`.
+    /// By eighths of d_in: `sgmv`, `sgmv:fused`, and the clusters of eight of `sm90`.
     Eighths,
     /// By halves of d_in: the clusters of two of `sm90`, for several slices.
     Halves,

@@ -1,4 +1,4 @@
-//! The shrink and expand kernels that `sgmv` and `sgmv_fused` launch for the segments of an index: parameters, sizes, units and launch. A
+//! The shrink and expand kernels that both lines of `sgmv` launch for the segments of an index: parameters, sizes, units and launch. A
 //! segment is the tokens of one adapter (SGMV).
 
 use super::entry::{Entry, entry, together};
@@ -291,11 +291,17 @@ unsafe fn put(queue: &mut Queue, plan: &Plan<CodebookGemm>, slices: &[TileParams
     }
 }
 
-/// Enqueues both kernels for each group of slices.
+/// Enqueues both kernels for each group of slices, in the configuration `way` where there is one.
 ///
 /// # Safety
 /// The conditions of [`Plan::launch`] hold.
-pub(crate) unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
+pub(crate) unsafe fn launch(
+    queue: &mut Queue,
+    plan: &Plan<CodebookGemm>,
+    way: Option<Way>,
+    workspace: &Slice<Cuda>,
+    args: &CodebookGemmArgs<Cuda>,
+) -> Result<()> {
     let (op, rank, shares) = (&plan.op, rank_of(&plan.op), Shares::of(&plan.op));
     each_group(op, args, |slices| {
         let group = Group::with(slices);
@@ -308,7 +314,7 @@ pub(crate) unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, worksp
         let (blocks, groups) = blocks_of(op, group, units);
         let params: Vec<_> = slices.iter().map(|(slice, of)| tile_params(op, args, slice, of, blocks as u32)).collect();
         let own = SgmvPlan { shrunk: address(workspace), each: shares.each, shares: shares.count as u32, segments: most_segments(op) as u32 };
-        let [shrinking, expanding] = kernels(op, group, params.iter().all(whole), Way::of(&plan.target));
+        let [shrinking, expanding] = kernels(op, group, params.iter().all(whole), way);
         let once = shrinking == SHRINK;
         let tiles = op.tokens.div_ceil(ROWS);
         // A block that keeps its share is persistent, and takes tiles in turn; there is one an SM.

@@ -2,10 +2,13 @@
 //! tokens of one adapter.
 
 use super::choose::{many_adapters, way};
-use super::segments::{self, Way, launch, plan_unit, shrunk_bytes, units};
+use super::segments::{self, Way, plan_unit, shrunk_bytes, units};
 use super::tile::supports as supports_tiles;
-use crate::backends::cuda::variant::{Configs, RunsOn, Target, TensorCores, Variant, number};
-use crate::ops::CodebookGemm;
+use crate::backends::cuda::runtime::queue::Queue;
+use crate::backends::cuda::variant::{Configs, Cuda, Plan, RunsOn, Target, TensorCores, Variant, number};
+use crate::device::Slice;
+use crate::error::Result;
+use crate::ops::{CodebookGemm, CodebookGemmArgs};
 
 pub(crate) const SGMV: Variant<CodebookGemm> = Variant {
     name: "sgmv",
@@ -25,4 +28,9 @@ fn supports(op: &CodebookGemm, target: &Target) -> std::result::Result<(), Strin
     supports_tiles(op, target, false)?;
     segments::supports(op, target)?;
     Way::of(target).map_or(Ok(()), |way| way.computes(op))
+}
+
+unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice<Cuda>, args: &CodebookGemmArgs<Cuda>) -> Result<()> {
+    // SAFETY: the caller's promise.
+    unsafe { segments::launch(queue, plan, Way::of(&plan.target), workspace, args) }
 }

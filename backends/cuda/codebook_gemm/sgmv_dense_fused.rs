@@ -1,4 +1,5 @@
-//! Fused SGMV for dense factors on both sides, on Hopper: one launch of clusters in place of the two of `sgmv_dense`, with the same bits.
+//! Fused SGMV for dense factors on both sides, on Hopper: a configuration of `sgmv_dense` of one launch of clusters in place of two, with the same
+//! bits.
 
 use super::choose_dense::trained_by_few;
 use super::dense::{self, Form, TOGETHER, may_be_whole, most_units, params, pieces, shares, whole};
@@ -8,22 +9,22 @@ use super::launch::read_early;
 use crate::backends::cuda::jit::{Unit, source};
 use crate::backends::cuda::runtime::pdl::starts_early;
 use crate::backends::cuda::runtime::queue::Queue;
-use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, range};
+use crate::backends::cuda::variant::{Configs, Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, range};
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::{CodebookGemm, CodebookGemmArgs};
 
 pub(crate) const SGMV_DENSE_FUSED: Variant<CodebookGemm> = Variant {
-    name: "sgmv_dense_fused",
-    label: "codebook_gemm/sgmv_dense_fused",
+    name: "sgmv_dense",
+    label: "codebook_gemm/sgmv_dense",
     // The kernel takes clusters and PDL, and nothing that only Hopper has.
     runs_on: RunsOn::From(90),
     tensor_cores: TensorCores::By("HMMA"),
     supports,
     suits: trained_by_few,
-    configs: None,
-    unit: |op, target| Unit { also: dense_pair::plan_unit(op, target).all().into_iter().cloned().collect(), ..unit(Form::of(op), op.dtype) },
+    configs: Some(Configs { names: |_| vec!["fused".into()], choose: |_, _| 0 }),
+    unit: |op, _| Unit { also: dense_pair::plan_unit(op, false).all().into_iter().cloned().collect(), ..unit(Form::of(op), op.dtype) },
     units: |_| {
         let forms = [DType::F16, DType::BF16].into_iter().flat_map(|dtype| Form::ALL.into_iter().filter(|&form| fits(form)).map(move |form| (form, dtype)));
         forms.map(|(form, dtype)| Unit { also: dense_pair::units_of(form, dtype), ..unit(form, dtype) }).collect()
@@ -49,7 +50,7 @@ const fn shared_bytes(form: Form) -> u64 {
 }
 
 fn unit(form: Form, dtype: DType) -> Unit {
-    let mut unit = form.unit(FUSED, "sgmv_dense_fused", source!("codebook_gemm/sgmv_dense_fused.cu"), dtype, WARPS, shared_bytes(form));
+    let mut unit = form.unit(FUSED, "sgmv_dense fused", source!("codebook_gemm/sgmv_dense_fused.cu"), dtype, WARPS, shared_bytes(form));
     unit.defines.push(("CLUSTER", CLUSTER.to_string()));
     unit
 }
@@ -79,7 +80,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice
     let slices: Vec<_> = op.slices.iter().zip(&args.slices).collect();
     if !whole(op, args, &slices) {
         // SAFETY: the caller's promise; the plan has its kernels, and the workspace is of its size.
-        return unsafe { dense_pair::launch(queue, plan, workspace, args) };
+        return unsafe { dense_pair::launch(queue, plan, false, workspace, args) };
     }
     if op.tokens == 0 {
         return Ok(());

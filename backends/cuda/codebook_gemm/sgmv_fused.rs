@@ -1,4 +1,4 @@
-//! Fused SGMV for Hopper: one launch instead of the two of `sgmv`, with the same bits.
+//! Fused SGMV for Hopper: a configuration of `sgmv` of one launch in place of two, with the same bits.
 
 use super::choose::many_adapters_at_once;
 use super::launch::{read_early, tile_params, whole};
@@ -8,7 +8,7 @@ use crate::backends::cuda::jit::{Unit, source};
 use crate::backends::cuda::runtime::pdl::starts_early;
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::params::params;
-use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, address, range};
+use crate::backends::cuda::variant::{Configs, Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, address, range};
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -16,13 +16,13 @@ use crate::ops::codebook_gemm::{CodebookSlice, Factor};
 use crate::ops::{CodeWidth, CodebookGemm, CodebookGemmArgs};
 
 pub(crate) const SGMV_FUSED: Variant<CodebookGemm> = Variant {
-    name: "sgmv_fused",
-    label: "codebook_gemm/sgmv_fused",
+    name: "sgmv",
+    label: "codebook_gemm/sgmv",
     runs_on: RunsOn::From(90),
     tensor_cores: TensorCores::By("HMMA"),
     supports,
     suits: many_adapters_at_once,
-    configs: None,
+    configs: Some(Configs { names: |_| vec!["fused".into()], choose: |_, _| 0 }),
     // Operands off 16-byte alignment are left to the kernels for segments.
     unit: |op, _| Unit { also: vec![segments::plan_unit(op, None)], ..unit(op.dtype) },
     units: |_| [DType::F16, DType::BF16].map(|dtype| Unit { also: segments::units_of_one(dtype, RANK, WIDTH), ..unit(dtype) }).into(),
@@ -118,7 +118,7 @@ fn starts_whole(slice: &CodebookSlice) -> bool {
 }
 
 fn unit(dtype: DType) -> Unit {
-    let mut base = segments::base(format!("codebook_gemm/sgmv_fused {dtype}"), dtype, RANK, WIDTH, source!("codebook_gemm/sgmv_fused.cu"));
+    let mut base = segments::base(format!("codebook_gemm/sgmv fused {dtype}"), dtype, RANK, WIDTH, source!("codebook_gemm/sgmv_fused.cu"));
     base.headers.push(("codebook_gemm/sgmv_fused_params.cuh", [SgmvFusedPlan::cuda(), SgmvFusedParams::cuda()].concat()));
     base.defines.push(("SGMV_FUSED_BYTES", shared_bytes().to_string()));
     Unit { entries: &["codebook_gemm_sgmv_fused"], shared_bytes: shared_bytes(), ..base }
@@ -137,7 +137,7 @@ unsafe fn launch(queue: &mut Queue, plan: &Plan<CodebookGemm>, workspace: &Slice
     if !whole(&tile) || !tile.output.codes.is_multiple_of(16) || !tile.core.is_multiple_of(16) {
         let shrunk = room(published.len, segments::shrunk_bytes(op))?;
         // SAFETY: the caller's promise; the plan has its kernels, and the workspace its part.
-        return unsafe { segments::launch(queue, plan, &shrunk, args) };
+        return unsafe { segments::launch(queue, plan, None, &shrunk, args) };
     }
     let mut open = queue.take_open();
     let early = starts_early(&open, &read_early(args, of));

@@ -12,7 +12,7 @@ use crate::backends::cuda::gemm::sm90::skinny_tile::SkinnyTile;
 use crate::backends::cuda::variant::{Configs, RunsOn, Target, number};
 use crate::ops::FusedMlp;
 
-/// The most tiles of `sm90_skinny_tile` that a block takes of the first product.
+/// The most tiles of `skinny_tile` that a block takes of the first product.
 const MOST: u64 = 4;
 
 /// The configurations of `gemm`.
@@ -38,7 +38,7 @@ fn products(op: &FusedMlp, rows: u64) -> [Shape; 2] {
     [up, Shape { rows, outputs: op.d_out, depth: op.d_ff, alignment: alignment([op.d_ff, op.w2_stride]) }]
 }
 
-/// The tiles of `sm90_skinny_tile` with which most SMs have a tile, and none has many.
+/// The tiles of `skinny_tile` with which most SMs have a tile, and none has many.
 fn filling(op: &FusedMlp, target: &Target) -> Option<[SkinnyTile; 2]> {
     let several = |tiles| SkinnyTile::choose(tiles, op.d_ff, MOST, target);
     let up = if op.gated { several(&GATED) } else { SkinnyTile::choose(&UP, op.d_ff, 1, target).or_else(|| several(&SEVERAL)) }?;
@@ -124,8 +124,8 @@ mod tests {
             "sm90_skinny-16x96-splitk2",
             "sm90_skinny-32x96-splitk2",
             "sm90_skinny-64x96-splitk2",
-            "sm90_skinny_tile-128x88+128x64-splitk2",
-            "sm90_skinny_tile-128x88+128x64-splitk2",
+            "sm90_skinny-128x88+128x64-splitk2-tile",
+            "sm90_skinny-128x88+128x64-splitk2-tile",
             "sm90-128x168+128x64",
             "sm90-128x256-160+128x256",
             "sm90-128x256-160+128x256",

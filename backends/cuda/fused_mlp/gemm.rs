@@ -68,7 +68,7 @@ impl Kernels {
 
     fn config(&self) -> String {
         match self {
-            Self::SkinnyTile(pair) => format!("sm90_skinny_tile-{}", skinny_tile::config(pair)),
+            Self::SkinnyTile(pair) => format!("sm90_skinny-{}-tile", skinny_tile::config(pair)),
             Self::Skinny(down) => format!("sm90_skinny-{}", down.config()),
             Self::Sm90([up, down]) => format!("sm90-{}+{}", up.config(), down.config()),
             Self::Sm80(tile) => format!("sm80-{}", tile.config()),

@@ -11,12 +11,12 @@ pub(crate) mod tile;
 
 use simt::SIMT;
 
-use crate::backends::cuda::variant::{Table, Variant, names};
+use crate::backends::cuda::variant::{Table, Variant, count, names};
 use crate::ops::FusedMlp;
 
 impl Table for FusedMlp {
     const VARIANTS: &'static [Variant<Self>] = &VARIANTS;
-    const NAMES: &'static [&'static str] = &names::<Self, { VARIANTS.len() }>(&VARIANTS);
+    const NAMES: &'static [&'static str] = &names::<Self, { count(&VARIANTS) }>(&VARIANTS);
 }
 
 const VARIANTS: [Variant<FusedMlp>; 2] = [Variant { configs: Some(choose::GEMM), ..gemm::GEMM }, SIMT];

@@ -6,12 +6,12 @@ pub(crate) mod skinny;
 use each::EACH;
 use skinny::SKINNY;
 
-use crate::backends::cuda::variant::{Table, Variant, names};
+use crate::backends::cuda::variant::{Table, Variant, count, names};
 use crate::ops::{GroupedLinear, Linear};
 
 impl Table for GroupedLinear {
     const VARIANTS: &'static [Variant<Self>] = &VARIANTS;
-    const NAMES: &'static [&'static str] = &names::<Self, { VARIANTS.len() }>(&VARIANTS);
+    const NAMES: &'static [&'static str] = &names::<Self, { count(&VARIANTS) }>(&VARIANTS);
 
     fn products(&self, variant: &Variant<Self>) -> Vec<Linear> {
         if variant.name == EACH.name { self.problems.clone() } else { Vec::new() }

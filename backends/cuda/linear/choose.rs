@@ -18,7 +18,7 @@ use crate::ops::Linear;
 
 type Suits = std::result::Result<(), String>;
 
-/// The most rows for which blocks of `sm90_skinny_tile` take one tile after another. With more, 128 × 128256 × 4096 took 3 % longer than
+/// The most rows for which blocks of `skinny_tile` take one tile after another. With more, 128 × 128256 × 4096 took 3 % longer than
 /// streamed.
 const ROUNDS_ROWS: u64 = 96;
 
@@ -27,15 +27,15 @@ const ROUNDS_ROWS: u64 = 96;
 const WEIGHT_STATIONARY_ROWS: u64 = 256;
 const WEIGHT_STATIONARY_SHARE: u64 = 75;
 
-/// The fewest outputs of all rows for which `sm90_weight_stationary`, where it serves a product, is faster than swap-AB.
+/// The fewest outputs of all rows for which the weight-stationary kernel, where it serves a product, is faster than swap-AB.
 const WEIGHT_STATIONARY_OUTPUTS: u64 = 3 << 19;
 
-/// Whether `sm90_skinny_lora` is worth taking, or why not.
+/// Whether `skinny_lora` is worth taking, or why not.
 pub(crate) fn adapted(op: &Linear, target: &Target) -> Suits {
     skinny_lora(op, target).map(drop).ok_or_else(|| "adapters' rows leave no room for tiles that all multiprocessors share evenly".into())
 }
 
-/// The kernel of `sm90_skinny_lora`: the smallest for the tokens, the rank and the rows of a tile.
+/// The kernel of `skinny_lora`: the smallest for the tokens, the rank and the rows of a tile.
 pub(crate) fn skinny_lora(op: &Linear, target: &Target) -> Option<Adapted> {
     let least = |sizes: [u64; 2], wanted: u64| sizes.into_iter().find(|&size| wanted <= size);
     let (tokens, rank) = (least(TOKENS, op.tokens)?, least(RANKS, skinny_lora::rank(op).ok()?)?);
@@ -50,23 +50,23 @@ pub(crate) const SKINNY_LORA: Configs<Linear> = Configs {
     choose: |op, target| skinny_lora(op, target).map_or(0, |chosen| number(Adapted::all(target.arch).into_iter(), &chosen)),
 };
 
-/// The most blocks an SM of `sm80_gemv`: W is then so small that a launch takes longer than its bytes.
+/// The most blocks an SM of `gemv`: W is then so small that a launch takes longer than its bytes.
 const GEMV_BLOCKS: u64 = 4;
 
-/// Whether `sm80_gemv` is worth taking, or what is faster.
+/// Whether `gemv` is worth taking, or what is faster.
 pub(crate) fn suits_gemv(op: &Linear, target: &Target) -> Suits {
-    unaligned(op, target).err().ok_or("rows of an odd length are read two bytes at a time")?;
+    unaligned(op).err().ok_or("rows of an odd length are read two bytes at a time")?;
     match op.d_out <= GEMV_BLOCKS * gemv::OUTPUTS * u64::from(target.units) {
         true => Ok(()),
         false => Err(format!("{} outputs of a K of {}: streaming W is as fast as memory", op.d_out, op.d_in)),
     }
 }
 
-/// The kernel of `sm80_gemv`: the first that holds all of K.
+/// The kernel of `gemv`: the first that holds all of K.
 pub(crate) const GEMV: Configs<Linear> =
     Configs { names: gemv::names, choose: |op, _| gemv::DEPTHS.into_iter().position(|depth| op.d_in <= depth).unwrap_or_default() as u16 };
 
-/// Whether `sm90_skinny_tile` is worth taking, or what is faster.
+/// Whether `skinny_tile` is worth taking, or what is faster.
 pub(crate) fn suits_skinny_tile(op: &Linear, target: &Target) -> Suits {
     enough_rows(op.tokens)?;
     if shape(op).tiles_beat_skinny(target) {
@@ -78,7 +78,7 @@ pub(crate) fn suits_skinny_tile(op: &Linear, target: &Target) -> Suits {
     Ok(())
 }
 
-/// The tile of `sm90_skinny_tile`.
+/// The tile of `skinny_tile`.
 pub(crate) fn skinny_tile(op: &Linear, target: &Target) -> SkinnyTile {
     SkinnyTile::least(&skinny_tile::TILES, [op.d_out, op.d_in], target).unwrap_or(skinny_tile::TILES[0])
 }
@@ -86,7 +86,7 @@ pub(crate) fn skinny_tile(op: &Linear, target: &Target) -> SkinnyTile {
 pub(crate) const SKINNY_TILE: Configs<Linear> =
     Configs { names: skinny_tile::names, choose: |op, target| number(skinny_tile::TILES.into_iter(), &skinny_tile(op, target)) };
 
-/// Whether `sm90_skinny` is worth taking, or what is faster.
+/// Whether `skinny` is worth taking, or what is faster.
 pub(crate) fn suits_skinny(op: &Linear, target: &Target) -> Suits {
     match !is_wide(op) && shape(op).tiles_beat_skinny(target) {
         true => Err("tiles of sm90 take less time here than stages with few rows of W".into()),
@@ -94,7 +94,7 @@ pub(crate) fn suits_skinny(op: &Linear, target: &Target) -> Suits {
     }
 }
 
-/// The kernel, tile and cut of K of `sm90_skinny`.
+/// The kernel, tile and cut of K of `skinny`.
 pub(crate) fn skinny(op: &Linear, target: &Target) -> Stream {
     let room = SkinnyShape::clusters(target.units);
     let split = !is_wide(op) && SkinnyShape::splits(op.d_out, room);
@@ -143,7 +143,7 @@ pub(crate) fn swap_ab(op: &Linear, target: &Target) -> SwapAbTile {
 pub(crate) const SWAP_AB: Configs<Linear> =
     Configs { names: swap_ab::names, choose: |op, target| number(swap_ab_tile::TILES.into_iter(), &swap_ab(op, target)) };
 
-/// Whether `sm90_weight_stationary` is worth taking, or why not.
+/// Whether the weight-stationary kernel is worth taking, or why not.
 pub(crate) fn weight_stationary(op: &Linear, target: &Target) -> Suits {
     if op.tokens < WEIGHT_STATIONARY_ROWS {
         return Err(format!("{} rows < {WEIGHT_STATIONARY_ROWS}: bringing the slab would take the time", op.tokens));
@@ -154,7 +154,7 @@ pub(crate) fn weight_stationary(op: &Linear, target: &Target) -> Suits {
     }
 }
 
-/// The warpgroups of `sm90_layernorm`: one where that gives more SMs work.
+/// The warpgroups of `layernorm`: one where that gives more SMs work.
 pub(crate) fn layernorm(op: &Linear, target: &Target) -> u64 {
     layernorm::GROUPS[usize::from(op.tokens > layernorm::ROWS * u64::from(target.units))]
 }
@@ -162,7 +162,9 @@ pub(crate) fn layernorm(op: &Linear, target: &Target) -> u64 {
 pub(crate) const LAYERNORM: Configs<Linear> =
     Configs { names: layernorm::names, choose: |op, target| number(layernorm::GROUPS.into_iter(), &layernorm(op, target)) };
 
-/// Whether `sm90` is worth taking, or why not.
+pub(crate) const WEIGHT_STATIONARY: Configs<Linear> = Configs { names: weight_stationary::names, choose: |_, _| 0 };
+
+/// Whether tiles of `sm90` are worth taking, or why not.
 pub(crate) fn tiles(op: &Linear, _: &Target) -> Suits {
     enough_rows(op.tokens)
 }
@@ -178,15 +180,24 @@ pub(crate) fn sm90(op: &Linear, target: &Target) -> Kind {
 
 pub(crate) const SM90: Configs<Linear> = Configs { names: tile::names_sm90, choose: |op, target| number(Kind::all(), &sm90(op, target)) };
 
-/// Whether `sm80_gemv_unaligned` is worth taking, or why not.
-pub(crate) fn unaligned(op: &Linear, _: &Target) -> Suits {
+/// Whether `gemv_unaligned` is worth taking, or why not.
+pub(crate) fn suits_gemv_unaligned(op: &Linear, target: &Target) -> Suits {
+    unaligned(op)?;
+    match skinny::SKINNY.accepts(op, target).and_then(|()| suits_skinny(op, target)) {
+        Ok(()) => Err("rows of W start where TMA can read them: streaming W is as fast as memory".into()),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Whether rows start off multiples of 16 bytes, or why that is not so.
+fn unaligned(op: &Linear) -> Suits {
     match [op.d_in, op.x_stride, op.w_stride].iter().all(|elements| elements.is_multiple_of(8)) {
         true => Err(format!("rows of {} elements are whole in 16 bytes", op.d_in)),
         false => Ok(()),
     }
 }
 
-/// Rows of X of `sm80_gemv_unaligned`.
+/// Rows of X of `gemv_unaligned`.
 pub(crate) fn gemv_unaligned(op: &Linear, _: &Target) -> u64 {
     ROOMS[usize::from(op.tokens > ROOMS[0])]
 }

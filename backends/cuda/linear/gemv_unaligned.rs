@@ -1,4 +1,4 @@
-//! `linear` on up to 16 rows whose K is no multiple of 8: the variant `sm80_gemv_unaligned`, which reads W in place.
+//! `linear` on up to 16 rows whose K is no multiple of 8: configurations of `sm80_gemv` that read W in place, wherever its rows start.
 
 use crate::backends::cuda::gemm::problem::{HALVES, fits, gemm_header, half};
 use crate::backends::cuda::jit::{Arch, Unit, source};
@@ -11,8 +11,8 @@ use crate::error::Result;
 use crate::ops::{Linear, LinearArgs};
 
 pub(crate) const ROWS: Variant<Linear> = Variant {
-    name: "sm80_gemv_unaligned",
-    label: "linear/sm80_gemv_unaligned",
+    name: "sm80_gemv",
+    label: "linear/sm80_gemv",
     runs_on: RunsOn::From(80),
     tensor_cores: TensorCores::By("HMMA"),
     supports,
@@ -35,7 +35,7 @@ const PHASES: u64 = 8;
 
 /// The configurations' names: rows of X that there is room for, by rows of W of a tile.
 pub(crate) fn names(_: Arch) -> Vec<String> {
-    ROOMS.map(|room| format!("{room}x{TILE_ROWS}")).into()
+    ROOMS.map(|room| format!("{room}x{TILE_ROWS}-unaligned")).into()
 }
 
 /// The configuration of a target that supports the operation.
@@ -65,7 +65,7 @@ fn supports(op: &Linear, target: &Target) -> std::result::Result<(), String> {
 /// The unit, with all the shared memory that a block may use. K decides how much a launch needs; `supports` checks it.
 fn unit(dtype: DType, tokens: u64, shared_bytes: u32) -> Unit {
     Unit {
-        name: format!("linear/sm80_gemv_unaligned {dtype}, {tokens} rows"),
+        name: format!("linear/sm80_gemv {dtype}, unaligned, {tokens} rows"),
         source: source!("gemm/sm80/gemv_unaligned.cu"),
         headers: vec![gemm_header()],
         defines: vec![("ELEMENT", dtype.name().into()), ("GEMV_TOKENS", tokens.to_string())],

@@ -1,4 +1,4 @@
-//! `linear` with a LayerNorm in its epilogue: the variant `sm90_layernorm`, of `kernels/gemm/sm90/layernorm.cuh`.
+//! `linear` with a LayerNorm in its epilogue: configurations of `sm90`, of `kernels/gemm/sm90/layernorm.cuh`.
 
 use crate::backends::cuda::codebook_gemm::long_tile::has_basis;
 use crate::backends::cuda::codebook_gemm::prepare::{prepares, with_basis};
@@ -21,8 +21,8 @@ use crate::error::{Error, Result};
 use crate::ops::{Linear, LinearArgs};
 
 pub(crate) const LAYERNORM: Variant<Linear> = Variant {
-    name: "sm90_layernorm",
-    label: "linear/sm90_layernorm",
+    name: "sm90",
+    label: "linear/sm90",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
     supports,
@@ -97,7 +97,7 @@ pub(crate) const GROUPS: [u64; 2] = [1, 2];
 
 /// The configurations' names: rows of X by outputs.
 pub(crate) fn names(_: Arch) -> Vec<String> {
-    GROUPS.map(|groups| format!("{}x{COLUMNS}", groups * ROWS)).into()
+    GROUPS.map(|groups| format!("{}x{COLUMNS}-layernorm", groups * ROWS)).into()
 }
 
 /// The configuration of a target.

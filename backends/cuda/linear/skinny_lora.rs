@@ -1,4 +1,4 @@
-//! `linear` on few rows with LoRA adapters in one launch: the variant `sm90_skinny_lora`, of `kernels/gemm/sm90/skinny_lora.cuh`.
+//! `linear` on few rows with LoRA adapters in one launch: configurations of `sm90_skinny`, of `kernels/gemm/sm90/skinny_lora.cuh`.
 
 use crate::backends::cuda::codebook_gemm::factor::{FactorParams, factor, factor_header};
 use crate::backends::cuda::gemm::activation::ActivationForm;
@@ -19,8 +19,8 @@ use crate::ops::codebook_gemm::{CodebookGemmArgs, CodebookSlice, CodebookSliceAr
 use crate::ops::{Linear, LinearArgs};
 
 pub(crate) const ADAPTED: Variant<Linear> = Variant {
-    name: "sm90_skinny_lora",
-    label: "linear/sm90_skinny_lora",
+    name: "sm90_skinny",
+    label: "linear/sm90_skinny",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
     supports: |op, target| {
@@ -38,7 +38,7 @@ pub(crate) const ADAPTED: Variant<Linear> = Variant {
     unit: |op, target| match configured(target) {
         Some(adapted) => adapted.unit(op.dtype, ActivationForm::of(op.activation)),
         // `supports` has refused this operation.
-        None => Unit::new("linear/sm90_skinny_lora", source!("gemm/sm90/skinny_lora.cu")),
+        None => Unit::new("linear/sm90_skinny, with adapters", source!("gemm/sm90/skinny_lora.cu")),
     },
     units: |arch: Arch| {
         let forms = || Adapted::all(arch).into_iter().flat_map(|adapted| ActivationForm::ALL.map(|form| (adapted, form)));
@@ -128,7 +128,7 @@ impl Adapted {
 
     /// The configuration's name: the tile, and the highest rank.
     fn config(&self) -> String {
-        format!("{}-rank{}", self.stream.config(), self.rank)
+        format!("{}-rank{}-lora", self.stream.config(), self.rank)
     }
 
     /// Whether the kernel has room for this many rows of X and this rank, and a thread block of the target for the kernel; or why not.
@@ -150,7 +150,7 @@ impl Adapted {
         defines.extend([("TABLE_ENTRIES", TABLE_ENTRIES.to_string()), ("ADAPTER_BYTES", self.own_bytes.to_string())]);
         let rows = if self.stream.split { "K split".into() } else { format!("{} rows of W", self.stream.tile.weight_rows()) };
         Unit {
-            name: format!("linear/sm90_skinny_lora {dtype}, {} rows, rank {}, {}, {rows}", self.tokens, self.rank, activation.name()),
+            name: format!("linear/sm90_skinny {dtype}, {} rows, rank {}, {}, {rows}", self.tokens, self.rank, activation.name()),
             source: source!("gemm/sm90/skinny_lora.cu"),
             headers: vec![gemm_header(), factor_header(), ("gemm/skinny_lora_params.cuh", LinearAdaptedParams::cuda())],
             defines,

@@ -1,4 +1,4 @@
-//! `linear` on 65 to 128 rows at the rate of memory: the variant `sm90_skinny_tile`, of `kernels/gemm/sm90/skinny_tile.cuh`.
+//! `linear` on 65 to 128 rows at the rate of memory: configurations of `sm90_skinny`, of `kernels/gemm/sm90/skinny_tile.cuh`.
 
 use crate::backends::cuda::gemm::activation::ActivationForm;
 use crate::backends::cuda::gemm::entry::listed;
@@ -17,8 +17,8 @@ use crate::error::Result;
 use crate::ops::{Linear, LinearArgs};
 
 pub(crate) const SKINNY_TILE: Variant<Linear> = Variant {
-    name: "sm90_skinny_tile",
-    label: "linear/sm90_skinny_tile",
+    name: "sm90_skinny",
+    label: "linear/sm90_skinny",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
     supports,
@@ -47,7 +47,7 @@ pub(crate) const TILES: [SkinnyTile; 10] = [
 ];
 
 pub(crate) fn names(_: Arch) -> Vec<String> {
-    TILES.iter().map(SkinnyTile::config).collect()
+    TILES.iter().map(|tile| format!("{}-tile", tile.config())).collect()
 }
 
 /// The configuration of a target that supports the operation.

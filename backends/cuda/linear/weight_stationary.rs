@@ -1,4 +1,4 @@
-//! Weight-stationary `linear`, on many rows and a short K: the variant `sm90_weight_stationary`, of
+//! Weight-stationary `linear`, on many rows and a short K: a configuration of `sm90`, of
 //! `kernels/gemm/sm90/weight_stationary.cuh`.
 
 use crate::backends::cuda::codebook_gemm::prepare::{shrunk, with_basis};
@@ -20,8 +20,8 @@ use crate::error::Result;
 use crate::ops::{Linear, LinearArgs};
 
 pub(crate) const WEIGHT_STATIONARY: Variant<Linear> = Variant {
-    name: "sm90_weight_stationary",
-    label: "linear/sm90_weight_stationary",
+    name: "sm90",
+    label: "linear/sm90",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
     supports,
@@ -48,6 +48,11 @@ const BASIS_STAGES: u64 = 6;
 const BASIS_ROWS: u64 = 16;
 const FACTORS: u64 = 3;
 const THREADS: u32 = 512;
+
+/// The one configuration's name: rows of X by outputs of a tile.
+pub(crate) fn names(_: Arch) -> Vec<String> {
+    vec![format!("{TILE}x{SLAB}-weight_stationary")]
+}
 /// Blocks of a cluster, which share X by multicast.
 const CLUSTER: u64 = 2;
 /// Outputs of a run, which has one order in Y and another in shared memory.

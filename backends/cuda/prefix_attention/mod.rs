@@ -6,12 +6,12 @@ pub(crate) mod sm80;
 
 use simt::SIMT;
 
-use crate::backends::cuda::variant::{Table, Variant, names};
+use crate::backends::cuda::variant::{Table, Variant, count, names};
 use crate::ops::PrefixAttention;
 
 impl Table for PrefixAttention {
     const VARIANTS: &'static [Variant<Self>] = &VARIANTS;
-    const NAMES: &'static [&'static str] = &names::<Self, { VARIANTS.len() }>(&VARIANTS);
+    const NAMES: &'static [&'static str] = &names::<Self, { count(&VARIANTS) }>(&VARIANTS);
 }
 
 const VARIANTS: [Variant<PrefixAttention>; 2] = [sm80::VARIANT, SIMT];

@@ -1,6 +1,6 @@
 //! Random operations for the tests of choices, and what holds of every variant for each of them.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use super::{Table, Target, choose};
 use crate::backends::cuda::jit::{Arch, Unit};
@@ -42,9 +42,12 @@ fn key(unit: &Unit) -> String {
 }
 
 /// Every unit that a variant lists for an architecture, by the variant's name.
-fn listed<O: Table>(arch: Arch) -> Vec<(&'static str, HashSet<String>)> {
-    let units = |variant: &super::Variant<O>| (variant.units)(arch).iter().flat_map(Unit::all).map(key).collect();
-    O::VARIANTS.iter().filter(|variant| variant.runs_on.accept(arch).is_ok()).map(|variant| (variant.name, units(variant))).collect()
+fn listed<O: Table>(arch: Arch) -> HashMap<&'static str, HashSet<String>> {
+    let mut lists: HashMap<_, HashSet<_>> = HashMap::new();
+    for variant in O::VARIANTS.iter().filter(|variant| variant.runs_on.accept(arch).is_ok()) {
+        lists.entry(variant.name).or_default().extend((variant.units)(arch).iter().flat_map(Unit::all).map(key));
+    }
+    lists
 }
 
 /// Checks each operation on one of the tested chips in turn. The chosen configuration is able. A variant supports an operation if and only
@@ -75,7 +78,7 @@ pub(crate) fn check<O: Table>(operations: impl IntoIterator<Item = O>, numbers: 
         tried.extend(choose(O::VARIANTS, &op, &chip, None).ok());
         for (variant, target) in tried {
             let (unit, bytes) = ((variant.unit)(&op, &target), (variant.workspace)(&op, &target));
-            let own = lists.iter().find(|(name, _)| *name == variant.name).map(|(_, units)| units);
+            let own = lists.get(variant.name);
             let missing: Vec<_> = unit.all().into_iter().filter(|unit| own.is_none_or(|own| !own.contains(&key(unit)))).map(|unit| &unit.name).collect();
             assert!(missing.is_empty(), "{}: {op:?} on {target:?}: {missing:?}", variant.label);
             assert!(bytes < 1 << 48, "{}: {op:?} on {target:?}: {bytes} bytes", variant.label);

@@ -2,28 +2,30 @@
 
 #[cfg(test)]
 pub(crate) mod drawn;
+mod kernel;
 pub(crate) mod params;
 #[cfg(test)]
 pub(crate) mod recorded;
+mod table;
 pub(crate) mod tensor_map;
 
 use std::any::Any;
 use std::sync::OnceLock;
 
 use cudarc::driver::sys;
+pub(crate) use table::{choose, count, names};
 
 pub(crate) use super::device::{Cuda, Target, address, address_of, range};
 use super::jit::{Arch, Function, Module, Unit};
 pub(crate) use super::runtime::launch::{Launch, blocks};
 use super::runtime::library::check;
-use super::runtime::memory::Buffer;
 use super::runtime::queue::Queue;
-use crate::backend::Kernel;
 use crate::device::Slice;
 use crate::error::{Error, Result};
 use crate::ops::{CodebookGemm, Linear, Op};
 
-/// One way to compute an operation: a line in the operation's table.
+/// One way to compute an operation: a line in the operation's table. Lines of one name are one variant, whose kernels have other tiles,
+/// bring an operand in another way or end in another one; each line is then a part of the variant's configurations.
 pub struct Variant<O: Op> {
     /// The variant's name, as `simt`, `sm80` or `sm90`.
     pub name: &'static str,
@@ -36,10 +38,10 @@ pub struct Variant<O: Op> {
     /// Whether the kernels can compute an operation, or why not. With a configuration in the target, only its kernels count. The rule names
     /// no time, no other variant, no count of SMs.
     pub supports: fn(&O, &Target) -> std::result::Result<(), String>,
-    /// Whether the variant is worth taking for an operation that it supports, or what is faster. Only the automatic choice asks. A variant
-    /// that is named runs whatever it supports.
+    /// Whether the line is worth taking for an operation that it supports, or what is faster. A variant that is named runs whatever it
+    /// supports: this only says which of its lines is taken.
     pub suits: fn(&O, &Target) -> std::result::Result<(), String>,
-    /// The configurations that the variant's kernels are compiled in, where there are several.
+    /// The configurations that the line's kernels are compiled in, where the variant has several.
     pub configs: Option<Configs<O>>,
     /// The unit to compile for an operation that the variant supports, with what is beside it.
     pub unit: fn(&O, &Target) -> Unit,
@@ -56,7 +58,7 @@ pub struct Variant<O: Op> {
 
 /// The configurations of a variant: tiles, and how blocks share them. A configuration's number is its place among the names.
 pub struct Configs<O> {
-    /// The name of each configuration on an architecture, as `--variant name:config` takes it.
+    /// The name of each configuration on an architecture, as `--variant name:config` takes it. Lines of one variant share none.
     pub names: fn(Arch) -> Vec<String>,
     /// The number of the fastest configuration, by measurements, for an operation that the variant supports.
     pub choose: fn(&O, &Target) -> u16,
@@ -81,6 +83,14 @@ impl RunsOn {
             Self::From(least) if found < least => Err(format!("compute capability {found} < {least}")),
             Self::Only(exact) if found != exact => Err(format!("compute capability {found}, made for {exact} alone")),
             _ => Ok(()),
+        }
+    }
+
+    /// Where sources of two lines of a variant, of which one is for everything newer, run between them.
+    pub(crate) fn or(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::From(one), Self::From(other)) => Self::From(one.min(other)),
+            _ => self,
         }
     }
 }
@@ -179,17 +189,6 @@ pub trait Table: Op {
     unsafe fn prepare(_queue: &mut Queue, _plan: &Plan<Self>, _prepared: &Slice<Cuda>, _args: &Self::Args<Cuda>) -> Result<()> {
         Ok(())
     }
-}
-
-/// The names of the variants in a table.
-pub const fn names<O: Op, const N: usize>(table: &[Variant<O>]) -> [&'static str; N] {
-    let mut names = [""; N];
-    let mut at = 0;
-    while at < N {
-        names[at] = table[at].name;
-        at += 1;
-    }
-    names
 }
 
 /// A variant chosen and compiled for an operation.
@@ -293,107 +292,4 @@ impl<O: Op> Plan<O> {
         asked.map_err(|status| Error::device(format!("counting resident clusters of {} ({entry})", self.variant.label), status))?;
         Ok(count.max(0) as u64)
     }
-}
-
-impl<O: Table> Kernel<O> for Cuda {
-    type Plan = Plan<O>;
-
-    fn variants(&self) -> &'static [&'static str] {
-        O::NAMES
-    }
-
-    fn plan(&self, op: &O, only: Option<&str>) -> Result<Plan<O>> {
-        let target = self.target();
-        let (variant, target) = choose(O::VARIANTS, op, &target, only)?;
-        let (unit, delta) = ((variant.unit)(op, &target), op.delta(variant, &target));
-        let mut modules = {
-            // The units of the inner plan are compiled in parallel with these, and the inner plan then finds them loaded.
-            let inner = delta.as_ref().and_then(|(delta, only)| {
-                let (variant, target) = choose(CodebookGemm::VARIANTS, delta, &self.target(), *only).ok()?;
-                Some((variant.unit)(delta, &target))
-            });
-            self.modules(&unit.all().into_iter().chain(inner.iter().flat_map(Unit::all)).collect::<Vec<_>>())?
-        };
-        modules.truncate(unit.all().len());
-        let delta = delta.map(|(delta, only)| <Self as Kernel<CodebookGemm>>::plan(self, &delta, only).map(Box::new)).transpose()?;
-        let products = op.products(variant).iter().map(|product| <Self as Kernel<Linear>>::plan(self, product, None)).collect::<Result<Vec<_>>>()?;
-        let delta_bytes = delta.as_ref().map_or(0, |delta| delta.workspace);
-        let product_bytes: u64 = products.iter().map(|product| product.workspace.next_multiple_of(16)).sum();
-        let workspace = product_bytes + (variant.workspace)(op, &target).next_multiple_of(16) + delta_bytes;
-        Ok(Plan { op: op.clone(), target, modules, delta, products, variant, workspace, kept: OnceLock::new() })
-    }
-
-    fn workspace_bytes(plan: &Plan<O>) -> u64 {
-        plan.workspace
-    }
-
-    fn workspace(&self, plan: &Plan<O>) -> Result<Buffer> {
-        // Counters start from zero.
-        self.memory.alloc_zeroed(plan.workspace)
-    }
-
-    fn prepared_bytes(plan: &Plan<O>) -> u64 {
-        O::prepared_bytes(plan)
-    }
-
-    unsafe fn prepare(&self, queue: &mut Queue, plan: &Plan<O>, prepared: &Slice<Self>, args: &O::Args<Self>) -> Result<()> {
-        // SAFETY: the caller's promise.
-        unsafe { O::prepare(queue, plan, prepared, args) }
-    }
-
-    fn variant(plan: &Plan<O>) -> &'static str {
-        plan.variant.name
-    }
-
-    fn config(plan: &Plan<O>) -> Option<String> {
-        plan.target.configured(plan.variant.config_names(plan.target.arch).into_iter())
-    }
-
-    fn configs(&self, op: &O) -> Vec<String> {
-        let target = self.target();
-        let able = O::VARIANTS.iter().filter(|variant| variant.accepts(op, &target).is_ok());
-        able.flat_map(|variant| match variant.able(op, &target) {
-            several if several.len() > 1 => several.into_iter().map(|(_, config)| format!("{}:{config}", variant.name)).collect(),
-            _ => vec![variant.name.to_owned()],
-        })
-        .collect()
-    }
-
-    unsafe fn launch(&self, queue: &mut Queue, plan: &Plan<O>, workspace: &Slice<Self>, args: &O::Args<Self>) -> Result<()> {
-        // SAFETY: the caller's promise.
-        unsafe { plan.run(queue, workspace, args) }
-    }
-}
-
-/// The first variant that supports `op` and suits it, with the target of its fastest configuration. Where none suits, the last that
-/// supports `op`: tables end with what serves everything. `only` names a variant, which then need not suit, or a configuration as
-/// `name:config`. The error has every variant's reason.
-pub(crate) fn choose<O: Op>(table: &'static [Variant<O>], op: &O, target: &Target, only: Option<&str>) -> Result<(&'static Variant<O>, Target)> {
-    let (only, config) = only.map_or((None, None), |only| only.split_once(':').map_or((Some(only), None), |(name, config)| (Some(name), Some(config))));
-    let (mut reasons, mut slower) = (Vec::new(), None);
-    for variant in table.iter().filter(|variant| only.is_none_or(|name| name == variant.name)) {
-        if let Some(config) = config {
-            match named(variant, op, target, config)? {
-                Ok(target) => return Ok((variant, target)),
-                Err(reason) => reasons.push(format!("{}:{config}: {reason}", variant.name)),
-            }
-            continue;
-        }
-        match variant.accepts(op, target) {
-            Ok(()) if only.is_some() || (variant.suits)(op, target).is_ok() => return Ok((variant, variant.cheapest(op, target))),
-            Ok(()) => slower = Some(variant),
-            Err(reason) => reasons.push(format!("{}: {reason}", variant.name)),
-        }
-    }
-    slower.map(|variant| (variant, variant.cheapest(op, target))).ok_or_else(|| Error::unsupported(O::NAME, reasons.join("; ")))
-}
-
-/// The target of the configuration named `config`, or why it does not support `op`.
-fn named<O: Op>(variant: &Variant<O>, op: &O, target: &Target, config: &str) -> Result<std::result::Result<Target, String>> {
-    let names = variant.config_names(target.arch);
-    let Some(number) = names.iter().position(|name| name == config) else {
-        return Err(Error::invalid(format!("configuration of {}", variant.label), format!("one of {names:?}"), config));
-    };
-    let target = Target { config: Some(number as u16), ..*target };
-    Ok(variant.accepts(op, &target).map(|()| target))
 }

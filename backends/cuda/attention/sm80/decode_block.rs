@@ -9,7 +9,7 @@ use crate::backends::cuda::attention::sm80::unaligned;
 use crate::backends::cuda::jit::{Arch, Unit, source};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::params::params;
-use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, blocks, range};
+use crate::backends::cuda::variant::{Configs, Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant, blocks, range};
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -17,13 +17,13 @@ use crate::ops::attention::Form;
 use crate::ops::{Attention, AttentionArgs};
 
 pub(crate) const VARIANT: Variant<Attention> = Variant {
-    name: "sm80_decode_block",
-    label: "attention/sm80_decode_block",
+    name: "sm80_decode",
+    label: "attention/sm80_decode",
     runs_on: RunsOn::From(80),
     tensor_cores: TensorCores::By("HMMA"),
     supports,
     suits: choose::decode_block,
-    configs: None,
+    configs: Some(Configs { names: |_| vec!["block".into()], choose: |_, _| 0 }),
     unit: |op, _| unit(op.head_dim, op.dtype),
     units: |_: Arch| HEADS.into_iter().flat_map(|head_dim| [DType::F16, DType::BF16].map(|dtype| unit(head_dim, dtype))).collect(),
     workspace: |_, _| 0,
@@ -63,7 +63,7 @@ fn unit(head_dim: u64, dtype: DType) -> Unit {
         entries: &[ENTRY],
         shared_bytes: shared_bytes(head_dim),
         also: vec![unaligned::unit(sm80::held(head_dim), dtype)],
-        ..Unit::new(format!("attention/sm80_decode_block {dtype} head_dim {head_dim}"), source!("attention/sm80/decode_block.cu"))
+        ..Unit::new(format!("attention/sm80_decode block {dtype} head_dim {head_dim}"), source!("attention/sm80/decode_block.cu"))
     }
 }
 

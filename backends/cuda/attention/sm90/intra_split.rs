@@ -8,7 +8,7 @@ use crate::backends::cuda::attention::sm90::schedule::grid_fits;
 use crate::backends::cuda::attention::sm90::tile::{GROUP, HELD, NARROW, Tile, define, held};
 use crate::backends::cuda::jit::{Arch, Unit, source};
 use crate::backends::cuda::runtime::queue::Queue;
-use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant};
+use crate::backends::cuda::variant::{Configs, Cuda, Launch, Plan, RunsOn, Target, TensorCores, Variant};
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -16,13 +16,13 @@ use crate::ops::attention::Form;
 use crate::ops::{Attention, AttentionArgs};
 
 pub(crate) const VARIANT: Variant<Attention> = Variant {
-    name: "sm90_intra_split_kv",
-    label: "attention/sm90_intra_split_kv",
+    name: "sm90",
+    label: "attention/sm90",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
     supports,
     suits: choose::intra_split,
-    configs: None,
+    configs: Some(Configs { names: |_| vec!["intra_split_kv".into()], choose: |_, _| 0 }),
     unit: |op, _| unit(kernel(op), tile(op), op.dtype, beside(op, tile(op).held)),
     units,
     workspace: |op, _| lists::workspace(op, own_bytes),
@@ -55,7 +55,7 @@ fn kernel(op: &Attention) -> Entry {
 }
 
 fn unit(entry: Entry, tile: Tile, dtype: DType, also: Vec<Unit>) -> Unit {
-    let name = if entry == LISTED { "attention/sm90_intra_split_kv blocks" } else { "attention/sm90_intra_split_kv" };
+    let name = if entry == LISTED { "attention/sm90 intra_split_kv blocks" } else { "attention/sm90 intra_split_kv" };
     let mut unit = Unit { entries: entry.list, shared_bytes: SHARED_BYTES, also, ..tile.unit(name, source!("attention/sm90/intra_split.cu"), dtype) };
     define(&mut unit, &[("GROUPS", GROUPS), ("RING_STAGES", STAGES), ("Q_STAGES", 1), ("TMA_SHARED_BYTES", SHARED_BYTES.into()), ("BARRIER_BYTES", BARRIERS)]);
     unit.defines.push(entry.defined());

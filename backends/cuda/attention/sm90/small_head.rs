@@ -17,14 +17,14 @@ use crate::ops::attention::Form;
 use crate::ops::{Attention, AttentionArgs};
 
 pub(crate) const VARIANT: Variant<Attention> = Variant {
-    name: "sm90_small_head",
-    label: "attention/sm90_small_head",
+    name: "sm90",
+    label: "attention/sm90",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
     supports,
     suits: choose::small_head,
     configs: Some(Configs {
-        names: |_| SmallHead::ALL.map(|small_head| format!("{}wg", small_head.groups)).into(),
+        names: |_| SmallHead::ALL.map(|small_head| format!("{}wg-small_head", small_head.groups)).into(),
         choose: |op, target| number(SmallHead::ALL.into_iter(), &SmallHead::of(op, &Target { config: None, ..*target })),
     }),
     unit: |op, target| SmallHead::of(op, target).unit(op.dtype),
@@ -80,7 +80,7 @@ impl SmallHead {
     }
 
     fn unit(self, dtype: DType) -> Unit {
-        let mut unit = Tile { held: HELD, consumers: self.groups }.unit("attention/sm90_small_head", source!("attention/sm90/small_head.cu"), dtype);
+        let mut unit = Tile { held: HELD, consumers: self.groups }.unit("attention/sm90 small_head", source!("attention/sm90/small_head.cu"), dtype);
         let shape = [("RING_STAGES", self.stages), ("Q_STAGES", 1), ("TMA_SHARED_BYTES", self.shared_bytes().into())];
         define(&mut unit, &shape);
         define(&mut unit, &[("BARRIER_BYTES", BARRIERS), ("RESIDENT", self.resident())]);

@@ -19,14 +19,14 @@ use crate::ops::attention::{Form, Strides};
 use crate::ops::{Attention, AttentionArgs};
 
 pub(crate) const VARIANT: Variant<Attention> = Variant {
-    name: "sm90_unaligned",
-    label: "attention/sm90_unaligned",
+    name: "sm90",
+    label: "attention/sm90",
     runs_on: RunsOn::Only(90),
     tensor_cores: TensorCores::By("HGMMA"),
     supports,
     suits: choose::unaligned,
     configs: Some(Configs {
-        names: |_| vec!["persistent".into(), "multicast".into()],
+        names: |_| ["persistent-unaligned", "multicast-unaligned"].map(String::from).into(),
         choose: |op, target| number(KERNELS.into_iter(), &kernel(op, &Target { config: None, ..*target })),
     }),
     unit: |op, target| unit(kernel(op, target), tile(op), op.dtype),
@@ -107,7 +107,7 @@ fn kernel(op: &Attention, target: &Target) -> Entry {
 }
 
 fn unit(entry: Entry, tile: Tile, dtype: DType) -> Unit {
-    let name = if entry == MULTICAST { "attention/sm90_unaligned multicast" } else { "attention/sm90_unaligned" };
+    let name = if entry == MULTICAST { "attention/sm90 unaligned multicast" } else { "attention/sm90 unaligned" };
     let mut unit = Unit { entries: entry.list, shared_bytes: shared_bytes(tile), ..tile.unit(name, source!("attention/sm90/unaligned.cu"), dtype) };
     unit.headers.push(("attention/head_map.cuh", HeadMap::cuda()));
     unit.headers.push(("attention/heads_params.cuh", HeadsParams::cuda()));

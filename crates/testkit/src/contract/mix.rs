@@ -160,7 +160,8 @@ fn operations<B: Backend>(session: &mut Session<B>, dtype: DType) -> Result<(Vec
         let own = Adapters::new(session, delta.clone())?;
         let op = Linear::new(dtype, [tokens, wide, wide]).with_delta(Some(delta));
         // Where it is there, the one that adds them in a launch of its own.
-        let plan = session.plan_variant(op.clone(), Some("sm90_skinny")).or_else(|_| session.plan(op))?;
+        let alone = session.configs(&op).into_iter().find(|name| name.starts_with("sm90_skinny:") && !name.contains("-lora"));
+        let plan = session.plan_variant(op, alone.as_deref())?;
         all.push(draw(plan, move |at| {
             let (x, y) = (at.any(rows), at.any(rows));
             LinearArgs::new(x.clone(), at.usual(wide * wide), y.clone()).with_delta(own.args(at, x, y))

@@ -32,15 +32,17 @@ fn draw(count: u64) -> Vec<f64> {
     (0..count).map(|i| (i * 7919 % 1013) as f64 / 1013.0 - 0.49).collect()
 }
 
-/// Calls with every variant that takes `op` on this device.
+/// Calls with every configuration that takes `op` on this device; where the device is small, with the chosen one of every variant.
 fn each<O: Op, B: Backend + Kernel<O>>(
     session: &mut Session<B>,
     kind: OpKind,
     op: &O,
     mut with: impl FnMut(&mut Session<B>, &Plan<O, B>) -> Result<()>,
 ) -> Result<()> {
-    for variant in variants(&**session.device(), kind) {
-        match session.plan_variant(op.clone(), Some(variant)) {
+    let small = session.caps().multiprocessors < 32;
+    let names = if small { variants(&**session.device(), kind).iter().map(ToString::to_string).collect() } else { session.configs(op) };
+    for name in &names {
+        match session.plan_variant(op.clone(), Some(name)) {
             Err(Error::Unsupported { .. }) => {}
             plan => with(session, &plan?)?,
         }

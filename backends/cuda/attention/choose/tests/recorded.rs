@@ -50,6 +50,6 @@ fn the_choice_is_near_the_fastest_of_recorded_times() {
     .unwrap();
     println!("{}", lost.told);
     assert_eq!(lost.shapes, 200, "{}", lost.told);
-    // `sm80_decode_block` has no times: it came later. Short sequences end to end, 1.26, may not be chosen by how many others there are.
+    // `sm80_decode:block` has no times: it came later. Short sequences end to end, 1.26, may not be chosen by how many others there are.
     assert!(lost.mean < 1.01 && lost.most < 1.27 && lost.beyond(1.15) <= 1 && lost.untimed <= 3, "{}", lost.told);
 }
