@@ -19,8 +19,14 @@ pub(crate) const HEADS: Variant<Pointwise> = Variant {
     supports: |op, _| supports(op),
     suits: |_, _| Ok(()),
     configs: None,
-    unit: |op, _| Unit { also: vec![unit(&SIMT, op.dtype)], ..unit(&PIECES, op.dtype) },
-    units: |_| DType::ALL.into_iter().flat_map(|dtype| [&PIECES, &SIMT].map(|entry| unit(entry, dtype))).collect(),
+    unit: |op, _| {
+        let apart = op.heads().is_some_and(|heads| heads.apart);
+        Unit { also: vec![unit(&SIMT, op.dtype, apart)], ..unit(&PIECES, op.dtype, apart) }
+    },
+    units: |_| {
+        let both = |dtype| [false, true].into_iter().flat_map(move |apart| [&PIECES, &SIMT].map(|entry| unit(entry, dtype, apart)));
+        DType::ALL.into_iter().flat_map(both).collect()
+    },
     workspace: |_, _| 0,
     launch,
 };
@@ -68,14 +74,16 @@ const PAIRS: u64 = 128;
 /// Blocks an SM that are enough, where rows could be shared out among more.
 const BLOCKS: u64 = 4;
 
-fn unit(entry: &'static [&'static str; 1], dtype: DType) -> Unit {
+/// The unit of a kernel, for rows whose q, k and v lie apart or side by side.
+fn unit(entry: &'static [&'static str; 1], dtype: DType, apart: bool) -> Unit {
     let word = entry[0].strip_prefix("pointwise_").unwrap_or(entry[0]);
+    let rows = if apart { " apart" } else { "" };
     let define = if entry == &PIECES { "COMPILE_pointwise_heads" } else { "COMPILE_pointwise_heads_simt" };
     Unit {
         headers: vec![("pointwise/heads_params.cuh", HeadsParams::cuda())],
-        defines: vec![("ELEMENT", dtype.name().into()), (define, "1".into())],
+        defines: [("ELEMENT", dtype.name().into()), (define, "1".into())].into_iter().chain(apart.then(|| ("HEADS_APART", "1".into()))).collect(),
         entries: entry,
-        ..Unit::new(format!("pointwise/{word} {dtype}"), source!("pointwise/heads.cu"))
+        ..Unit::new(format!("pointwise/{word} {dtype}{rows}"), source!("pointwise/heads.cu"))
     }
 }
 

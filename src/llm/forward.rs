@@ -64,11 +64,11 @@ impl<D: Backend> Pass<'_, D> {
     }
 
     /// Adds what the adapters of the rows make of `x` to the results of the products of that number, each its rows of y and their stride.
-    fn add<const N: usize>(&mut self, (layer, number): (usize, usize), x: (&Slice<D>, u64), targets: [(Projection, &Slice<D>, u64); N]) -> Result<()> {
+    fn add(&mut self, (layer, number): (usize, usize), x: (&Slice<D>, u64), targets: &[(Projection, &Slice<D>, u64)]) -> Result<()> {
         match &mut self.deltas {
             Some(deltas) => {
                 let filled = self.plans.products(number)?.filled(&self.arena.between)?;
-                deltas.add(self.session, layer, x, filled.as_ref().map(|(rows, stride)| (rows, *stride)), &targets)
+                deltas.add(self.session, layer, x, filled.as_ref().map(|(rows, stride)| (rows, *stride)), targets)
             }
             None => Ok(()),
         }
@@ -97,10 +97,11 @@ impl<D: Backend> Pass<'_, D> {
             self.session.run(&self.plans.norm, &norm(&state, &block.norms[0], &normed))?;
             self.show(watch, layer, QKV.start, &normed)?;
         }
-        let at = (layer, plans.qkv);
         self.session.role("qkv");
-        let q =
-            if self.plans.apart { self.apart(at, weights, block, &normed, pool)? } else { self.together((at, own), weights, block, [&state, &normed], pool)? };
+        let q = self.qkv(((layer, plans.qkv), own), block, [&state, &normed])?;
+        if self.plans.latent.is_none() {
+            self.keep((q.clone(), block.head_norms.clone()), weights, pool)?;
+        }
         if let Some(latent) = &self.plans.latent {
             self.session.role("latents");
             latent.make(self.session, layer, block, (&self.arena.between, self.words(&self.arena.slots)?), pool)?;
@@ -110,6 +111,7 @@ impl<D: Backend> Pass<'_, D> {
             }
             self.session.role("heads");
             latent.turn(self.session, layer, (block, &weights.frequencies), pool)?;
+            latent.turn_query(self.session, (&q, &self.arena.turned), (block, &weights.frequencies), self.words(&self.arena.positions)?)?;
         }
         let attended = self.rows(&self.arena.attended, query)?;
         let index = self.plans.tables.clone();
@@ -118,7 +120,7 @@ impl<D: Backend> Pass<'_, D> {
         self.show(watch, layer, OUTPUT.start, &attended)?;
         self.session.role("output");
         self.products(plans.output, &block.output, &attended, Some(&state), std::slice::from_ref(&middle))?;
-        self.add((layer, plans.output), (&attended, query), [(Projection::Output, &middle, hidden)])
+        self.add((layer, plans.output), (&attended, query), &[(Projection::Output, &middle, hidden)])
     }
 
     /// The product of that number of `x`, which is normed on the way.
@@ -128,80 +130,40 @@ impl<D: Backend> Pass<'_, D> {
         self.session.run(self.plans.normed(number)?, &args)
     }
 
-    /// Rows `[q | k | v]` of one product, of the state itself where it is normed on the way, else of what is normed; q and k turned in place, k and v in
-    /// the pool: rows that begin with q.
-    fn together(
-        &mut self,
-        ((layer, qkv), own): ((usize, usize), Option<usize>),
-        weights: &Placed<D>,
-        block: &Block<D>,
-        [state, x]: [&Slice<D>; 2],
-        pool: &Pool<D>,
-    ) -> Result<Slice<D>> {
+    /// Products of q, k and v, side by side in one row or each in rows of its own, and what adapters add: rows that begin with q. They are of the state itself
+    /// where it is normed on the way, else of what is normed. Where pages hold latents, those of k and v are between the factors, and q alone is made.
+    fn qkv(&mut self, ((layer, qkv), own): ((usize, usize), Option<usize>), block: &Block<D>, [state, x]: [&Slice<D>; 2]) -> Result<Slice<D>> {
         let (query, key, size) = (self.config.query(), self.config.key(), self.dtype.size());
-        let all = query + 2 * key;
+        let (count, all, apart) = (self.plans.shape.rows as u64, query + 2 * key, self.plans.apart);
         let rows = self.rows(&self.arena.rows, all)?;
+        let of = |first: u64, columns: u64| {
+            let (start, elements) = if apart { (count * first, count * columns) } else { (first, count * all - first) };
+            part(&rows, start * size, elements * size)
+        };
+        let (q, k, v) = (of(0, query)?, of(query, key)?, of(query + key, key)?);
+        let results = match (apart, self.plans.latent.is_some()) {
+            (false, _) => vec![rows.clone()],
+            (true, true) => vec![q.clone()],
+            (true, false) => vec![q.clone(), k.clone(), v.clone()],
+        };
         match own {
             Some(number) => self.normed(number, &block.qkv, (state, &block.norms[0]), &rows)?,
-            None => self.products(qkv, &block.qkv, x, None, std::slice::from_ref(&rows))?,
+            None => self.products(qkv, &block.qkv, x, None, &results)?,
         }
-        let from = |column: u64| part(&rows, column * size, rows.len - column * size);
-        let (k, v) = (from(query)?, from(query + key)?);
-        let targets = [(Projection::Query, &rows, all), (Projection::Key, &k, all), (Projection::Value, &v, all)];
-        self.add((layer, qkv), (x, self.config.hidden), targets)?;
-        self.keep((rows.clone(), block.head_norms.clone()), weights, pool.written.first())?;
-        Ok(rows)
+        let [wide, narrow] = if apart { [query, key] } else { [all; 2] };
+        let targets = [(Projection::Query, &q, wide), (Projection::Key, &k, narrow), (Projection::Value, &v, narrow)];
+        self.add((layer, qkv), (x, self.config.hidden), if self.plans.latent.is_some() { &targets[..1] } else { &targets })?;
+        Ok(if self.plans.latent.is_some() { q } else { rows })
     }
 
-    /// Turns the heads of `rows`, normed where they have a norm, and keeps of them what goes to `pool`.
-    fn keep(&mut self, (rows, weight): (Slice<D>, Option<Slice<D>>), weights: &Placed<D>, pool: Option<&Slice<D>>) -> Result<()> {
+    /// Turns the heads of rows `[q | k | v]`, side by side or apart, normed where they have a norm, and keeps k and v in `pool`.
+    fn keep(&mut self, (rows, weight): (Slice<D>, Option<Slice<D>>), weights: &Placed<D>, pool: &Pool<D>) -> Result<()> {
         let slots = if self.plans.appended.is_none() { Some(self.words(&self.arena.slots)?) } else { None };
-        let (pages, pool, frequencies) = (self.plans.appended.clone(), pool.cloned(), weights.frequencies.clone());
+        let (pages, pool, frequencies) = (self.plans.appended.clone(), Some(pool.written.clone()), weights.frequencies.clone());
         let turned = PointwiseArgs::rope_in_place(rows, self.words(&self.arena.positions)?);
         let plan = self.plans.heads.as_ref().ok_or_else(unplanned)?;
         self.session.role("heads");
         self.session.run(plan, &PointwiseArgs { weight, frequencies, pages, slots, pool, ..turned })
-    }
-
-    /// Products of q, k and v, each packed, the heads of q and k normed where they are, and turned, k and v in their pools: q. Where pages hold latents,
-    /// there are those of k and v between the factors, and q alone is made.
-    fn apart(&mut self, (layer, qkv): (usize, usize), weights: &Placed<D>, block: &Block<D>, x: &Slice<D>, pool: &Pool<D>) -> Result<Slice<D>> {
-        let (query, key, size) = (self.config.query(), self.config.key(), self.dtype.size());
-        let count = self.plans.shape.rows as u64;
-        let mut made = Vec::new();
-        let mut first = 0;
-        let latent = self.plans.latent.is_some();
-        for columns in [query, key, key].into_iter().take(if latent { 1 } else { 3 }) {
-            made.push(part(&self.arena.rows, count * first * size, count * columns * size)?);
-            first += columns;
-        }
-        self.products(qkv, &block.qkv, x, None, &made)?;
-        if let [q] = &made[..] {
-            self.add((layer, qkv), (x, self.config.hidden), [(Projection::Query, q, query)])?;
-        } else if let [q, k, v] = &made[..] {
-            let targets = [(Projection::Query, q, query), (Projection::Key, k, key), (Projection::Value, v, key)];
-            self.add((layer, qkv), (x, self.config.hidden), targets)?;
-            let weight = block.head_norms.as_ref().map(|norms| part(norms, query * size, key * size)).transpose()?;
-            self.keep((k.clone(), weight), weights, pool.written.first())?;
-            let to_slots = if self.plans.appended.is_none() { Some(self.words(&self.arena.slots)?) } else { None };
-            let (plan, to) = (self.plans.store.as_ref().ok_or_else(unplanned)?, pool.written.get(1).ok_or_else(unplanned)?);
-            let args = PointwiseArgs { positions: to_slots, pages: self.plans.appended.clone(), ..PointwiseArgs::new(v.clone(), to.clone()) };
-            self.session.run(plan, &args)?;
-        }
-        let q = made.swap_remove(0);
-        self.session.role("heads");
-        let (positions, frequencies) = (self.words(&self.arena.positions)?, weights.frequencies.clone());
-        let args = match (&self.plans.head_norm, &block.head_norms) {
-            (Some(plan), Some(weights)) => {
-                let normed = part(&self.arena.turned, 0, q.len)?;
-                let weight = part(weights, 0, self.config.head_dim * size)?;
-                self.session.run(plan, &norm(&q, &weight, &normed))?;
-                PointwiseArgs { positions: Some(positions), ..PointwiseArgs::new(normed, q.clone()) }
-            }
-            _ => PointwiseArgs::rope_in_place(q.clone(), positions),
-        };
-        self.session.run(self.plans.rope.as_ref().ok_or_else(unplanned)?, &PointwiseArgs { frequencies, ..args })?;
-        Ok(q)
     }
 
     /// As much of `slice` as a word for each row takes.
@@ -243,7 +205,7 @@ impl<D: Backend> Pass<'_, D> {
         self.session.role("gate_up");
         self.products(split.gate_up, gate_up, &normed, None, &results)?;
         let up = part(&both, columns, both.len - columns)?;
-        self.add((layer, split.gate_up), (&normed, hidden), [(Projection::Gate, &both, stride), (Projection::Up, &up, stride)])?;
+        self.add((layer, split.gate_up), (&normed, hidden), &[(Projection::Gate, &both, stride), (Projection::Up, &up, stride)])?;
         let inner = self.rows(&self.arena.inner, wide)?;
         let glu = self.plans.glu[usize::from(split.apart)].as_ref().ok_or_else(unplanned)?;
         self.session.role("glu");
@@ -251,7 +213,7 @@ impl<D: Backend> Pass<'_, D> {
         self.show(watch, layer, DOWN.start, &inner)?;
         self.session.role("down");
         self.products(split.down, &block.down, &inner, Some(&middle), std::slice::from_ref(&state))?;
-        self.add((layer, split.down), (&inner, wide), [(Projection::Down, &state, hidden)])
+        self.add((layer, split.down), (&inner, wide), &[(Projection::Down, &state, hidden)])
     }
 }
 

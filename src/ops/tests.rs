@@ -97,7 +97,8 @@ proptest! {
         let [store, gates] = [pointwise::Kind::Store { slots: adapters, stride: x_stride }, pointwise::Kind::Glu(Activation::Silu)];
         let to = if core { pointwise::Places::Pages(cache) } else { pointwise::Places::Slots(adapters) };
         let heads = pointwise::Kind::Heads(pointwise::Heads::new(rank, turn, x_stride, to).with_first(d_out).with_kept(d_in));
-        for kind in [heads, pointwise::Kind::L2Normalise, pointwise::Kind::Rope { head_dim: rank, turn }, in_place, embedding, sum, append, store, gates] {
+        let apart = pointwise::Heads::new(rank, turn, x_stride, to).with_first(d_out).with_kept(x_stride.saturating_sub(d_out)).with_apart(true);
+        for kind in [heads, pointwise::Kind::Heads(apart), pointwise::Kind::L2Normalise, pointwise::Kind::Rope { head_dim: rank, turn }, in_place, embedding, sum, append, store, gates] {
             sane(&Pointwise { dtype: DType::F16, rows: tokens, columns: d_in, kind })?;
         }
         sane(&Sample { dtype: if flag { DType::F16 } else { DType::F32 }, rows: tokens, vocabulary: d_in, stride: x_stride, mask: flag })?;
