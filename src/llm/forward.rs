@@ -7,7 +7,7 @@ use super::part::{part, read};
 use super::placed::{Block, Placed};
 use super::plans::{Arena, LayerPlans, Plans};
 use super::pools::{Pool, Pools};
-use super::products::Group;
+use super::products::{Group, Input};
 use crate::backend::Backend;
 use crate::device::Slice;
 use crate::dtype::DType;
@@ -60,7 +60,24 @@ impl<D: Backend> Pass<'_, D> {
 
     /// Runs the products of that number, from `x` to each of `results`.
     fn products(&mut self, number: usize, weights: &Group<D>, x: &Slice<D>, residual: Option<&Slice<D>>, results: &[Slice<D>]) -> Result<()> {
-        self.plans.products(number)?.run(self.session, (weights, &self.arena.between), x, residual, results)
+        self.plans.products(number)?.run(self.session, (weights, &self.arena.between), Input { x, norm: None }, residual, results)
+    }
+
+    /// Runs the products of that number, whose first launch norms `x` by `weight` where it has a number of its own.
+    fn norm_products(
+        &mut self,
+        (number, own): (usize, Option<usize>),
+        weights: &Group<D>,
+        (x, weight): (&Slice<D>, &Slice<D>),
+        results: &[Slice<D>],
+    ) -> Result<()> {
+        let norm = own.map(|own| self.plans.normed(own)).transpose()?.map(|plan| (plan, weight));
+        self.plans.products(number)?.run(self.session, (weights, &self.arena.between), Input { x, norm }, None, results)
+    }
+
+    /// Whether rows may be normed on their way into a product: nothing else reads what is normed.
+    fn norms_on_the_way(&self, watch: &Option<&mut Watch<'_>>) -> bool {
+        self.deltas.is_none() && watch.is_none()
     }
 
     /// Adds what the adapters of the rows make of `x` to the results of the products of that number, each its rows of y and their stride.
@@ -91,7 +108,7 @@ impl<D: Backend> Pass<'_, D> {
         let (hidden, query) = (self.config.hidden, self.config.query());
         let [state, normed, middle] = [&self.arena.state, &self.arena.normed, &self.arena.middle].map(|slice| self.rows(slice, hidden));
         let (state, normed, middle) = (state?, normed?, middle?);
-        let own = plans.normed.filter(|_| self.deltas.is_none() && watch.is_none()).map(|normed| normed.qkv);
+        let own = plans.normed_qkv.filter(|_| self.norms_on_the_way(watch));
         if own.is_none() {
             self.session.role("norm");
             self.session.run(&self.plans.norm, &norm(&state, &block.norms[0], &normed))?;
@@ -123,13 +140,6 @@ impl<D: Backend> Pass<'_, D> {
         self.add((layer, plans.output), (&attended, query), &[(Projection::Output, &middle, hidden)])
     }
 
-    /// The product of that number of `x`, which is normed on the way.
-    fn normed(&mut self, number: usize, weights: &Group<D>, (x, weight): (&Slice<D>, &Slice<D>), y: &Slice<D>) -> Result<()> {
-        let by = weights.parts.first().ok_or_else(unplanned)?;
-        let args = LinearArgs { bias: by.bias.clone(), input_norm: Some(weight.clone()), ..LinearArgs::new(x.clone(), by.weight.clone(), y.clone()) };
-        self.session.run(self.plans.normed(number)?, &args)
-    }
-
     /// Products of q, k and v, side by side in one row or each in rows of its own, and what adapters add: rows that begin with q. They are of the state itself
     /// where it is normed on the way, else of what is normed. Where pages hold latents, those of k and v are between the factors, and q alone is made.
     fn qkv(&mut self, ((layer, qkv), own): ((usize, usize), Option<usize>), block: &Block<D>, [state, x]: [&Slice<D>; 2]) -> Result<Slice<D>> {
@@ -146,10 +156,7 @@ impl<D: Backend> Pass<'_, D> {
             (true, true) => vec![q.clone()],
             (true, false) => vec![q.clone(), k.clone(), v.clone()],
         };
-        match own {
-            Some(number) => self.normed(number, &block.qkv, (state, &block.norms[0]), &rows)?,
-            None => self.products(qkv, &block.qkv, x, None, &results)?,
-        }
+        self.norm_products((qkv, own), &block.qkv, (if own.is_some() { state } else { x }, &block.norms[0]), &results)?;
         let [wide, narrow] = if apart { [query, key] } else { [all; 2] };
         let targets = [(Projection::Query, &q, wide), (Projection::Key, &k, narrow), (Projection::Value, &v, narrow)];
         self.add((layer, qkv), (x, self.config.hidden), if self.plans.latent.is_some() { &targets[..1] } else { &targets })?;
@@ -176,17 +183,21 @@ impl<D: Backend> Pass<'_, D> {
         let (hidden, wide, size) = (self.config.hidden, self.config.intermediate, self.dtype.size());
         let [state, normed, middle] = [&self.arena.state, &self.arena.normed, &self.arena.middle].map(|slice| self.rows(slice, hidden));
         let (state, normed, middle) = (state?, normed?, middle?);
-        if let Some(own) = plans.normed.filter(|_| self.deltas.is_none() && watch.is_none()) {
+        let (gate_up, on_the_way) = (&block.gate_up, self.norms_on_the_way(watch));
+        if let (Some(own), [by]) = (plans.gated.filter(|_| on_the_way), &gate_up.parts[..]) {
             let inner = self.rows(&self.arena.inner, wide)?;
             self.session.role("gate_up");
-            self.normed(own.gate_up, &block.gate_up, (&middle, &block.norms[1]), &inner)?;
+            let args = LinearArgs::new(middle.clone(), by.weight.clone(), inner.clone()).with_input_norm(block.norms[1].clone());
+            self.session.run(self.plans.normed(own.gate_up)?, &args)?;
             self.session.role("down");
             return self.products(own.down, &block.down, &inner, Some(&middle), std::slice::from_ref(&state));
         }
-        self.session.role("norm");
-        self.session.run(&self.plans.norm, &norm(&middle, &block.norms[1], &normed))?;
-        self.show(watch, layer, GATE_UP.start, &normed)?;
-        let gate_up = &block.gate_up;
+        let own = plans.mlp.and_then(|split| split.normed).filter(|_| on_the_way);
+        if own.is_none() {
+            self.session.role("norm");
+            self.session.run(&self.plans.norm, &norm(&middle, &block.norms[1], &normed))?;
+            self.show(watch, layer, GATE_UP.start, &normed)?;
+        }
         let Some(split) = plans.mlp else {
             let (Some(plan), [weight], [down]) = (&self.plans.fused, &gate_up.parts[..], &block.down.parts[..]) else { return Err(unplanned()) };
             let half = weight.weight.len / 2;
@@ -203,7 +214,8 @@ impl<D: Backend> Pass<'_, D> {
             (wide * size, 2 * wide, vec![both.clone()])
         };
         self.session.role("gate_up");
-        self.products(split.gate_up, gate_up, &normed, None, &results)?;
+        let x = if own.is_some() { &middle } else { &normed };
+        self.norm_products((split.gate_up, own), gate_up, (x, &block.norms[1]), &results)?;
         let up = part(&both, columns, both.len - columns)?;
         self.add((layer, split.gate_up), (&normed, hidden), &[(Projection::Gate, &both, stride), (Projection::Up, &up, stride)])?;
         let inner = self.rows(&self.arena.inner, wide)?;

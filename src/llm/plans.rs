@@ -104,22 +104,23 @@ pub struct Plans<D: Backend> {
     pub layers: Vec<LayerPlans>,
 }
 
-/// The products of one layer, by their numbers in [`Plans::products`].
+/// The products of one layer, by their numbers in [`Plans::products`], and those of rows that are normed on the way by theirs in [`Plans::normed`]. These
+/// stand for the first launch of products in a pass without adapters.
 #[derive(Clone, Copy)]
 pub struct LayerPlans {
     pub qkv: usize,
+    pub normed_qkv: Option<usize>,
     pub output: usize,
     /// The products of an MLP that is more than one operation.
     pub mlp: Option<SplitMlp>,
-    /// The products of a pass without adapters, in which no norm is an operation of its own.
-    pub normed: Option<NormedPlans>,
+    /// The products of an MLP without adapters, whose gates are in the first of them.
+    pub gated: Option<GatedMlp>,
 }
 
-/// The products of one layer on rows that are normed on the way, by their numbers in [`Plans::normed`], and the MLP's last one by that in
+/// An MLP in two products: that of the gates and what they let through, by its number in [`Plans::normed`], and the last one, by that in
 /// [`Plans::products`].
 #[derive(Clone, Copy)]
-pub struct NormedPlans {
-    pub qkv: usize,
+pub struct GatedMlp {
     pub gate_up: usize,
     pub down: usize,
 }
@@ -128,6 +129,7 @@ pub struct NormedPlans {
 #[derive(Clone, Copy)]
 pub struct SplitMlp {
     pub gate_up: usize,
+    pub normed: Option<usize>,
     /// Whether gates and what they let through lie apart.
     pub apart: bool,
     pub down: usize,
@@ -174,15 +176,17 @@ impl<D: Backend> Planned<'_, D> {
     /// Plans the products of a layer. `split` says that adapters may come between the products of its MLP.
     fn layer(&mut self, config: &Config, layer: usize, split: bool) -> Result<LayerPlans> {
         let [qkv, output, gate_up, down] = [QKV, OUTPUT, GATE_UP, DOWN].map(|group| Form::of(config, self.dtype, layer, group));
-        let normed = match (self.normed(&qkv)?, self.normed(&gate_up)?) {
-            (Some(qkv), Some(gate_up)) => Some(NormedPlans { qkv, gate_up, down: self.number(down.clone())? }),
-            _ => None,
+        let (normed_qkv, normed) = (self.normed(&qkv)?, self.normed(&gate_up)?);
+        let apart = gate_up.between() > 0;
+        let gated = match normed.filter(|_| !apart) {
+            Some(gate_up) => Some(GatedMlp { gate_up, down: self.number(down.clone())? }),
+            None => None,
         };
         let (qkv, output) = (self.number(qkv)?, self.number(output)?);
-        let apart = gate_up.between() > 0;
         let split = split || apart || down.between() > 0;
-        let mlp = if split { Some(SplitMlp { gate_up: self.number(gate_up)?, apart, down: self.number(down)? }) } else { None };
-        Ok(LayerPlans { qkv, output, mlp, normed })
+        let mlp =
+            if split { Some(SplitMlp { gate_up: self.number(gate_up)?, normed: normed.filter(|_| apart), apart, down: self.number(down)? }) } else { None };
+        Ok(LayerPlans { qkv, normed_qkv, output, mlp, gated })
     }
 }
 

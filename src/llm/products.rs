@@ -19,6 +19,13 @@ pub struct Group<D: Device> {
     pub parts: Vec<Affine<D>>,
 }
 
+/// The rows that projections read.
+pub struct Input<'a, D: Backend> {
+    pub x: &'a Slice<D>,
+    /// The plan of the first launch where it norms the rows on its way, and the norm's weight.
+    pub norm: Option<(&'a Plan<Linear, D>, &'a Slice<D>)>,
+}
+
 /// The plans of the products of a [`Form`].
 pub struct Products<D: Backend> {
     first: Option<Plan<Linear, D>>,
@@ -85,7 +92,7 @@ impl<D: Backend> Products<D> {
         &self,
         session: &mut Session<D>,
         (weights, between): (&Group<D>, &Slice<D>),
-        x: &Slice<D>,
+        Input { x, mut norm }: Input<'_, D>,
         residual: Option<&Slice<D>>,
         results: &[Slice<D>],
     ) -> Result<()> {
@@ -93,7 +100,8 @@ impl<D: Backend> Products<D> {
         if let (Some(plan), Some(weight)) = (&self.first, &weights.first) {
             let op = plan.op();
             let rows = part(between, 0, op.tokens * op.d_out * op.dtype.size())?;
-            session.run(plan, &LinearArgs::new(x.clone(), weight.clone(), rows.clone()))?;
+            let (plan, input_norm) = norm.take().map_or((plan, None), |(plan, norm)| (plan, Some(norm.clone())));
+            session.run(plan, &LinearArgs { input_norm, ..LinearArgs::new(x.clone(), weight.clone(), rows.clone()) })?;
             middle = Some((rows, op.dtype.size()));
         }
         let mut all = Vec::with_capacity(results.len());
@@ -104,8 +112,12 @@ impl<D: Backend> Products<D> {
             };
             all.push(LinearArgs { bias: weight.bias.clone(), residual: residual.cloned(), ..LinearArgs::new(x, weight.weight.clone(), y.clone()) });
         }
-        match (&self.parts, &all[..]) {
-            (Parts::One(plan), [args]) => session.run(plan, args),
+        match (&self.parts, &mut all[..]) {
+            (Parts::One(plan), [args]) => {
+                let (plan, input_norm) = norm.map_or((plan, None), |(plan, norm)| (plan, Some(norm.clone())));
+                args.input_norm = input_norm;
+                session.run(plan, args)
+            }
             (Parts::One(_), _) => Err(Error::invalid("products", "operands of one part", all.len())),
             (Parts::Several(plan), _) => session.run(plan, &GroupedLinearArgs::new(all)),
         }
@@ -115,19 +127,23 @@ impl<D: Backend> Products<D> {
 /// The most rows that products norm on their way: with more, a norm's own launch is a small part of a step.
 pub const MOST_NORMED: usize = 16;
 
-/// The plan of the one product of a form on rows that are normed on the way, with gates where its parts are gates; none where it has several products,
-/// or the backend has no such product or is faster without.
+/// The plan of the first launch of a form on rows that are normed on the way: of the first factors, where all parts have two, or of the one product, with
+/// gates where its parts are gates. None where another product reads the rows too, or the backend has no such product or is faster without.
 ///
 /// # Errors
 /// A device that fails.
 pub fn normed<D: Backend>(session: &Session<D>, form: &Form, dtype: DType, rows: u64) -> Result<Option<Plan<Linear, D>>> {
-    let [Part { d_out, rank: None, .. }] = form.parts[..] else { return Ok(None) };
-    let (d_out, activation) = if form.gated { (d_out / 2, Some(Activation::Silu)) } else { (d_out, None) };
+    let (d_out, activation) = match form.parts[..] {
+        [Part { d_out, rank: None, .. }] if form.gated => (d_out / 2, Some(Activation::Silu)),
+        [Part { d_out, rank: None, .. }] => (d_out, None),
+        _ if form.factored() => (form.between(), None),
+        _ => return Ok(None),
+    };
     if session.device().hints().normed_outputs.is_none_or(|most| d_out > most) {
         return Ok(None);
     }
-    let product = Linear::new(dtype, [rows, form.d_in, d_out]).with_padded_weights().with_bias(form.bias).with_residual(form.residual);
-    match session.plan(Linear { input_norm: form.norm, gated: form.gated, activation, ..product }) {
+    let product = Linear::new(dtype, [rows, form.d_in, d_out]).with_padded_weights().with_bias(form.bias && !form.factored());
+    match session.plan(Linear { input_norm: form.norm, gated: activation.is_some(), activation, ..product }) {
         Ok(plan) => Ok(Some(plan)),
         Err(Error::Unsupported { .. }) => Ok(None),
         Err(error) => Err(error),
