@@ -206,22 +206,22 @@ impl<D: Backend> Pass<'_, D> {
             self.session.role("mlp");
             return self.session.run(plan, &args);
         };
-        let both = self.rows(&self.arena.wide, 2 * wide)?;
-        let (columns, stride, results) = if split.apart {
-            let half = both.len / 2;
-            (half, wide, vec![part(&both, 0, half)?, part(&both, half, half)?])
-        } else {
-            (wide * size, 2 * wide, vec![both.clone()])
-        };
-        self.session.role("gate_up");
         let x = if own.is_some() { &middle } else { &normed };
-        self.norm_products((split.gate_up, own), gate_up, (x, &block.norms[1]), &results)?;
-        let up = part(&both, columns, both.len - columns)?;
-        self.add((layer, split.gate_up), (&normed, hidden), &[(Projection::Gate, &both, stride), (Projection::Up, &up, stride)])?;
         let inner = self.rows(&self.arena.inner, wide)?;
-        let glu = self.plans.glu[usize::from(split.apart)].as_ref().ok_or_else(unplanned)?;
-        self.session.role("glu");
-        self.session.run(glu, &PointwiseArgs::new(both, inner.clone()))?;
+        self.session.role("gate_up");
+        if self.deltas.is_none() && self.plans.products(split.gate_up)?.gates() {
+            self.norm_products((split.gate_up, own), gate_up, (x, &block.norms[1]), std::slice::from_ref(&inner))?;
+        } else {
+            let both = self.rows(&self.arena.wide, 2 * wide)?;
+            let (columns, stride) = if split.apart { (both.len / 2, wide) } else { (wide * size, 2 * wide) };
+            let up = part(&both, columns, both.len - columns)?;
+            let results = if split.apart { vec![part(&both, 0, columns)?, up.clone()] } else { vec![both.clone()] };
+            self.norm_products((split.gate_up, own), gate_up, (x, &block.norms[1]), &results)?;
+            self.add((layer, split.gate_up), (&normed, hidden), &[(Projection::Gate, &both, stride), (Projection::Up, &up, stride)])?;
+            let glu = self.plans.glu[usize::from(split.apart)].as_ref().ok_or_else(unplanned)?;
+            self.session.role("glu");
+            self.session.run(glu, &PointwiseArgs::new(both, inner.clone()))?;
+        }
         self.show(watch, layer, DOWN.start, &inner)?;
         self.session.role("down");
         self.products(split.down, &block.down, &inner, Some(&middle), std::slice::from_ref(&state))?;

@@ -3,12 +3,12 @@
 
 use super::form::{Form, Part};
 use super::part::part;
-use crate::backend::Backend;
+use crate::backend::{Backend, Kernel};
 use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layer::Affine;
-use crate::ops::{Activation, GroupedLinear, GroupedLinearArgs, Linear, LinearArgs};
+use crate::ops::{Activation, GroupedLinear, GroupedLinearArgs, Linear, LinearArgs, Op};
 use crate::session::{Plan, Session};
 
 /// The weights of the products of a [`Form`].
@@ -30,6 +30,8 @@ pub struct Input<'a, D: Backend> {
 pub struct Products<D: Backend> {
     first: Option<Plan<Linear, D>>,
     parts: Parts<D>,
+    /// The second of two parts let through by the first, where the backend does both in one operation.
+    gated: Option<Plan<GroupedLinear, D>>,
     /// The column between the factors where the rows of each part begin, where it has two.
     columns: Vec<Option<u64>>,
     /// The column where what adapters' bases give begins, and all columns of a row, where the first factors carry any.
@@ -66,12 +68,15 @@ impl<D: Backend> Products<D> {
                 (op.with_bias(form.bias).with_residual(form.residual), from)
             })
             .unzip();
+        // As a gate's sums are not rounded, the bits are not those of more rows.
+        let few = rows <= MOST_NORMED as u64 && !batch_invariant && form.gated && parts.len() == 2;
+        let gated = if few { if_any(session.plan(GroupedLinear::new(parts.clone()).with_gate(Activation::Silu)))? } else { None };
         let parts = match <[Linear; 1]>::try_from(parts) {
             Ok([op]) => Parts::One(session.plan(op)?),
             Err(several) => Parts::Several(session.plan(GroupedLinear::new(several))?),
         };
         let fill = (form.fill > 0).then(|| [form.ranks(), between]);
-        Ok(Self { first, parts, columns, fill })
+        Ok(Self { first, parts, gated, columns, fill })
     }
 
     /// What the bases that the first factors carry gave in the last run: its rows and their stride.
@@ -84,7 +89,12 @@ impl<D: Backend> Products<D> {
         Ok(Some((part(between, column * size, (rows * stride - column) * size)?, stride)))
     }
 
-    /// Runs the products of `x`, each into its `y`. What lies between factors is in `between`.
+    /// Whether the products can be run into one result: what the first part lets through of the second.
+    pub fn gates(&self) -> bool {
+        self.gated.is_some()
+    }
+
+    /// Runs the products of `x`, each into its own of `results`, or what is gated into the only one. What lies between factors is in `between`.
     ///
     /// # Errors
     /// A device that fails.
@@ -104,7 +114,9 @@ impl<D: Backend> Products<D> {
             session.run(plan, &LinearArgs { input_norm, ..LinearArgs::new(x.clone(), weight.clone(), rows.clone()) })?;
             middle = Some((rows, op.dtype.size()));
         }
+        let gated = self.gated.as_ref().filter(|_| results.len() == 1);
         let mut all = Vec::with_capacity(results.len());
+        let results = results.iter().cycle().take(if gated.is_some() { 2 } else { results.len() });
         for ((column, weight), y) in self.columns.iter().zip(&weights.parts).zip(results) {
             let x = match (column, &middle) {
                 (Some(column), Some((rows, size))) => part(rows, column * size, rows.len - column * size)?,
@@ -119,12 +131,12 @@ impl<D: Backend> Products<D> {
                 session.run(plan, args)
             }
             (Parts::One(_), _) => Err(Error::invalid("products", "operands of one part", all.len())),
-            (Parts::Several(plan), _) => session.run(plan, &GroupedLinearArgs::new(all)),
+            (Parts::Several(plan), _) => session.run(gated.unwrap_or(plan), &GroupedLinearArgs::new(all)),
         }
     }
 }
 
-/// The most rows that products norm on their way: with more, a norm's own launch is a small part of a step.
+/// The most rows that products norm on their way, and whose gates are in products of factors: with more, a launch of its own is a small part of a step.
 pub const MOST_NORMED: usize = 16;
 
 /// The plan of the first launch of a form on rows that are normed on the way: of the first factors, where all parts have two, or of the one product, with
@@ -143,7 +155,12 @@ pub fn normed<D: Backend>(session: &Session<D>, form: &Form, dtype: DType, rows:
         return Ok(None);
     }
     let product = Linear::new(dtype, [rows, form.d_in, d_out]).with_padded_weights().with_bias(form.bias && !form.factored());
-    match session.plan(Linear { input_norm: form.norm, gated: activation.is_some(), activation, ..product }) {
+    if_any(session.plan(Linear { input_norm: form.norm, gated: activation.is_some(), activation, ..product }))
+}
+
+/// A plan, where the backend has the operation.
+fn if_any<O: Op, D: Backend + Kernel<O>>(plan: Result<Plan<O, D>>) -> Result<Option<Plan<O, D>>> {
+    match plan {
         Ok(plan) => Ok(Some(plan)),
         Err(Error::Unsupported { .. }) => Ok(None),
         Err(error) => Err(error),
