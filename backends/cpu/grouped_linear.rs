@@ -6,11 +6,11 @@ use super::element::{Element, by_dtype, with_scratch};
 use super::linear::Epilogue;
 use super::product::{self, Rows, Tiling};
 use super::view::View;
-use super::{Cpu, Queue, sole_variant};
+use super::{Cpu, Queue, math, sole_variant};
 use crate::backend::Kernel;
 use crate::device::Slice;
 use crate::error::Result;
-use crate::ops::{GroupedLinear, GroupedLinearArgs, Linear, LinearArgs};
+use crate::ops::{Activation, GroupedLinear, GroupedLinearArgs, Linear, LinearArgs};
 
 const VARIANT: &str = "tiled";
 
@@ -47,12 +47,21 @@ impl Kernel<GroupedLinear> for Cpu {
     }
 }
 
+/// A product that opens or closes what another lets through.
+struct Gate<T> {
+    x: Rows<T>,
+    w: Rows<T>,
+    d_in: usize,
+    activation: Activation,
+}
+
 /// A product, and how it is cut.
 struct Part<T> {
     x: Rows<T>,
     w: Rows<T>,
     y: Rows<T>,
     epilogue: Epilogue<T>,
+    gate: Option<Gate<T>>,
     d_in: usize,
     tiling: Tiling,
     /// Tiles of the products before.
@@ -69,6 +78,7 @@ impl<T: Element> Part<T> {
             w: rows(&args.w, op.w_stride as usize),
             y: rows(&args.y, d_out),
             epilogue: Epilogue { bias, activation: op.activation, residual, norm: None },
+            gate: None,
             d_in: op.d_in as usize,
             tiling: Tiling::new(tokens, d_out),
             first,
@@ -82,10 +92,16 @@ impl<T: Element> Part<T> {
     unsafe fn tile(&self, number: usize) {
         let (rows, columns) = self.tiling.get(number);
         let (m, n) = (rows.len(), columns.len());
-        with_scratch([m * n, self.tiling.scratch_len(self.d_in), n], |[sums, scratch, wide]| {
+        let (gated, depth) = self.gate.as_ref().map_or((0, 0), |gate| (m * n, gate.d_in));
+        with_scratch([m * n, self.tiling.scratch_len(self.d_in.max(depth)), n, gated], |[sums, scratch, wide, gated]| {
             // SAFETY: as this function's contract; the tile lies inside the operands.
             unsafe {
                 product::tile(self.x.from(rows.start, 0), self.w.from(columns.start, 0), [m, n, self.d_in], sums, scratch);
+                if let Some(gate) = &self.gate {
+                    product::tile(gate.x.from(rows.start, 0), gate.w.from(columns.start, 0), [m, n, gate.d_in], gated, scratch);
+                    math::activate(gate.activation, gated);
+                    sums.iter_mut().zip(&*gated).for_each(|(sum, gate)| *sum *= gate);
+                }
                 self.epilogue.finish(sums, &rows, &columns, self.y, wide);
             }
         });
@@ -99,10 +115,17 @@ impl<T: Element> Part<T> {
 unsafe fn run<T: Element>(op: &GroupedLinear, args: &GroupedLinearArgs<Cpu>) -> Result<()> {
     let mut parts: Vec<Part<T>> = Vec::with_capacity(op.problems.len());
     let mut tiles = 0;
-    for (problem, own) in op.problems.iter().zip(&args.problems) {
-        let part = Part::new(problem, own, tiles);
-        tiles += part.tiling.count();
+    if let (Some(activation), [gate, through], [gate_args, own]) = (op.gate, &op.problems[..], &args.problems[..]) {
+        let Part { x, w, d_in, .. } = Part::new(gate, gate_args, 0);
+        let part = Part { gate: Some(Gate { x, w, d_in, activation }), ..Part::new(through, own, 0) };
+        tiles = part.tiling.count();
         parts.push(part);
+    } else {
+        for (problem, own) in op.problems.iter().zip(&args.problems) {
+            let part = Part::new(problem, own, tiles);
+            tiles += part.tiling.count();
+            parts.push(part);
+        }
     }
     (0..tiles).into_par_iter().for_each(|tile| {
         let behind = parts.partition_point(|part| part.first <= tile);

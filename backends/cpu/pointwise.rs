@@ -1,5 +1,7 @@
 //! The `pointwise` operations of a layer, a row at a time.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
 use super::element::{Element, by_dtype, round_trip, with_scratch};
@@ -9,7 +11,7 @@ use crate::backend::Kernel;
 use crate::device::Slice;
 use crate::error::{Error, Result};
 use crate::ops::index::PageShape;
-use crate::ops::pointwise::{Heads, Kind, Places, Turn};
+use crate::ops::pointwise::{Block, Heads, Kind, Places, Turn};
 use crate::ops::{Activation, Pointwise, PointwiseArgs};
 
 const VARIANT: &str = "rows";
@@ -56,18 +58,25 @@ struct Operands<T> {
     bias: Option<View<T>>,
     residual: Option<View<T>>,
     columns: usize,
-    /// Elements from a row of x, and of y, to the next.
-    stride: usize,
+    /// The blocks that columns of x, and of y, lie in.
+    blocks: Vec<Block>,
 }
 
 impl<T: Element> Operands<T> {
+    /// Where columns of row `row` lie in x and in y, block by block: their element, and which they are.
+    fn pieces(&self, row: usize) -> impl Iterator<Item = (usize, Range<usize>)> {
+        pieces(&self.blocks, 0..self.columns, row)
+    }
+
     /// Row `row` of x, plus the residual's.
     ///
     /// # Safety
     /// The operands are held and have that row.
     unsafe fn widen(&self, row: usize, values: &mut [f32], other: &mut [f32]) {
-        // SAFETY: as this function's contract.
-        T::widen(unsafe { self.x.read(row * self.stride, self.columns) }, values);
+        for (at, columns) in self.pieces(row) {
+            // SAFETY: as this function's contract.
+            T::widen(unsafe { self.x.read(at, columns.len()) }, &mut values[columns]);
+        }
         if let Some(residual) = self.residual {
             // SAFETY: as this function's contract.
             T::widen(unsafe { residual.read(row * self.columns, self.columns) }, other);
@@ -120,6 +129,17 @@ impl<T: Element> Operands<T> {
     }
 }
 
+/// Where `columns` of row `row` lie, block by block: their element, and which they are.
+fn pieces(blocks: &[Block], columns: Range<usize>, row: usize) -> impl Iterator<Item = (usize, Range<usize>)> {
+    let wanted = columns.start as u64..columns.end as u64;
+    let piece = move |block: &Block| {
+        let own = block.within(wanted.clone());
+        let at = block.start + row as u64 * block.stride + (own.start - block.columns.start.min(own.start));
+        (at as usize, own.start as usize..own.end as usize)
+    };
+    blocks.iter().map(piece).filter(|(_, own)| !own.is_empty())
+}
+
 /// Runs the operation.
 ///
 /// # Safety
@@ -128,7 +148,9 @@ unsafe fn run<T: Element>(op: &Pointwise, args: &PointwiseArgs<Cpu>) -> Result<(
     let (rows, columns) = (op.rows as usize, op.columns as usize);
     let view = |slice: &Option<Slice<Cpu>>| slice.as_ref().map(View::<T>::new);
     let [weight, bias, residual] = [&args.weight, &args.bias, &args.residual].map(view);
-    let operands = Operands { x: View::<T>::new(&args.x), weight, bias, residual, columns, stride: op.stride() as usize };
+    let whole = || vec![Block { columns: 0..op.columns, start: 0, stride: op.stride() }];
+    let blocks = op.heads().map_or_else(whole, |heads| heads.blocks(op.rows, op.columns).into());
+    let operands = Operands { x: View::<T>::new(&args.x), weight, bias, residual, columns, blocks };
     // SAFETY: as this function's contract.
     let words = |slice: &Slice<Cpu>| unsafe { View::<i32>::new(slice).all() };
     let positions = args.positions.as_ref().map(words).unwrap_or_default();
@@ -150,7 +172,7 @@ unsafe fn run<T: Element>(op: &Pointwise, args: &PointwiseArgs<Cpu>) -> Result<(
     };
     if let Some(to) = to {
         // SAFETY: as this function's contract: the places were checked.
-        unsafe { keep(operands.x, (0, operands.stride), y, columns, &places_of(to, positions)?) };
+        unsafe { keep((operands.x, &operands.blocks), 0..columns, y, &places_of(to, positions)?) };
         return Ok(());
     }
     if let Kind::Glu(activation) = op.kind {
@@ -228,7 +250,9 @@ unsafe fn run<T: Element>(op: &Pointwise, args: &PointwiseArgs<Cpu>) -> Result<(
                             math::activate(activation, values);
                         }
                     }
-                    T::narrow(values, y.write(row * operands.stride, columns));
+                    for (at, columns) in operands.pieces(row) {
+                        T::narrow(&values[columns.clone()], y.write(at, columns.len()));
+                    }
                 }
             }
         });
@@ -236,21 +260,21 @@ unsafe fn run<T: Element>(op: &Pointwise, args: &PointwiseArgs<Cpu>) -> Result<(
     if let (Some(heads), Some(pool)) = (op.heads(), &args.pool) {
         let own = args.slots.as_ref().map(words).unwrap_or_default();
         // SAFETY: as this function's contract: the places were checked, and no row is written any more.
-        unsafe { keep(y, (heads.first as usize, operands.stride), View::new(pool), heads.kept as usize, &places_of(heads.to, own)?) };
+        unsafe { keep((y, &operands.blocks), heads.first as usize..(heads.first + heads.kept) as usize, View::new(pool), &places_of(heads.to, own)?) };
     }
     Ok(())
 }
 
-/// Copies `columns` elements of each row of x, which begin at `first` and lie a stride apart, to its place in y. Rows are written one after another, since
-/// two rows may have one place.
+/// Copies `columns` of each row of x, which lie in `blocks`, to its place in y. Rows are written one after another, since two rows may have one place.
 ///
 /// # Safety
 /// The operands are held: x has those rows, and y those places.
-unsafe fn keep<T: Element>(x: View<T>, (first, stride): (usize, usize), y: View<T>, columns: usize, places: &[Option<usize>]) {
+unsafe fn keep<T: Element>((x, blocks): (View<T>, &[Block]), columns: Range<usize>, y: View<T>, places: &[Option<usize>]) {
     for (row, place) in places.iter().enumerate() {
-        if let Some(to) = place {
+        let Some(to) = place else { continue };
+        for (at, own) in pieces(blocks, columns.clone(), row) {
             // SAFETY: as this function's contract.
-            unsafe { y.write(to * columns, columns).copy_from_slice(x.read(row * stride + first, columns)) };
+            unsafe { y.write(to * columns.len() + own.start - columns.start, own.len()).copy_from_slice(x.read(at, own.len())) };
         }
     }
 }

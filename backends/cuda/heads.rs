@@ -11,13 +11,14 @@ use crate::ops::pointwise::{Heads, Places, Turn};
 use crate::ops::{Pointwise, PointwiseArgs};
 
 /// The units of a plan: both kernels, for only the launch can tell where operands start.
-pub(crate) fn plan_unit(dtype: DType) -> Unit {
-    Unit { also: vec![unit(&SIMT, dtype)], ..unit(&PIECES, dtype) }
+pub(crate) fn plan_unit(dtype: DType, apart: bool) -> Unit {
+    Unit { also: vec![unit(&SIMT, dtype, apart)], ..unit(&PIECES, dtype, apart) }
 }
 
 /// The unit of each kernel.
 pub(crate) fn units() -> Vec<Unit> {
-    DType::ALL.into_iter().flat_map(|dtype| [&PIECES, &SIMT].map(|entry| unit(entry, dtype))).collect()
+    let both = |dtype| [false, true].into_iter().flat_map(move |apart| [&PIECES, &SIMT].map(|entry| unit(entry, dtype, apart)));
+    DType::ALL.into_iter().flat_map(both).collect()
 }
 
 params! {
@@ -63,14 +64,16 @@ const PAIRS: u64 = 128;
 /// Blocks an SM that are enough, where rows could be shared out among more.
 const BLOCKS: u64 = 4;
 
-fn unit(entry: &'static [&'static str; 1], dtype: DType) -> Unit {
+/// The unit of a kernel, for rows whose q, k and v lie apart or side by side.
+fn unit(entry: &'static [&'static str; 1], dtype: DType, apart: bool) -> Unit {
     let word = entry[0].strip_prefix("pointwise_").unwrap_or(entry[0]);
+    let rows = if apart { " apart" } else { "" };
     let define = if entry == &PIECES { "COMPILE_pointwise_heads" } else { "COMPILE_pointwise_heads_simt" };
     Unit {
         headers: vec![("pointwise/heads_params.cuh", HeadsParams::cuda())],
-        defines: vec![("ELEMENT", dtype.name().into()), (define, "1".into())],
+        defines: [("ELEMENT", dtype.name().into()), (define, "1".into())].into_iter().chain(apart.then(|| ("HEADS_APART", "1".into()))).collect(),
         entries: entry,
-        ..Unit::new(format!("pointwise/{word} {dtype}"), source!("pointwise/heads.cu"))
+        ..Unit::new(format!("pointwise/{word} {dtype}{rows}"), source!("pointwise/heads.cu"))
     }
 }
 

@@ -111,7 +111,7 @@ fn units() -> Vec<Unit> {
 /// The units of the kernels that a launch of `op` may take, wherever its operands lie, best first.
 fn plan_unit(op: &Pointwise) -> Unit {
     if op.heads().is_some() {
-        return heads::plan_unit(op.dtype);
+        return heads::plan_unit(op.dtype, op.heads().is_some_and(|heads| heads.apart));
     }
     let mut units = ALIGNMENTS.map(|alignment| unit(kernel(op, alignment, 1).0, op.dtype)).to_vec();
     units.dedup_by_key(|unit| unit.entries);

@@ -4,8 +4,8 @@ use super::linear;
 use super::product::VARIANTS;
 use super::{Queue, Wgpu};
 use crate::backend::Kernel;
-use crate::device::Slice;
-use crate::error::Result;
+use crate::device::{Device, Slice};
+use crate::error::{Error, Result};
 use crate::ops::{GroupedLinear, GroupedLinearArgs, Linear};
 
 /// A plan of `grouped_linear`: one of each product.
@@ -21,6 +21,10 @@ impl Kernel<GroupedLinear> for Wgpu {
     }
 
     fn plan(&self, op: &GroupedLinear, only: Option<&str>) -> Result<Plan> {
+        if op.gate.is_some() {
+            let reason = "portable: a gate: an operation of its own lets through what is gated";
+            return Err(Error::unsupported(format!("grouped_linear on {}", Self::NAME), reason));
+        }
         let products = op.problems.iter().map(|problem| Kernel::<Linear>::plan(self, problem, only)).collect::<Result<_>>()?;
         Ok(Plan { products })
     }

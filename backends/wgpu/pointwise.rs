@@ -28,8 +28,17 @@ pub struct Plan {
     pipeline: Option<Arc<Pipeline>>,
     /// Rows that one dispatch can bind.
     rows: u64,
-    /// The plans of what follows: heads turn in place, and then go to their pool.
-    then: Vec<Plan>,
+    /// Elements from a row of a pool to the next.
+    pool_row: u64,
+    /// The plans of what follows: heads turn in place, and then go to their pool; of rows that lie apart, block by block.
+    then: Vec<(Plan, Offsets)>,
+}
+
+/// The first element of a part of y, of the weight and of the pool.
+struct Offsets {
+    y: u64,
+    weight: u64,
+    pool: u64,
 }
 
 /// The `Params` of `norm.wgsl`.
@@ -42,20 +51,25 @@ struct NormParams {
     stride: u32,
 }
 
-/// The `Params` of `rows.wgsl` (columns, first, count) and of `store.wgsl` (columns, stride, slots).
+/// The `Params` of `rows.wgsl` (columns, first, count).
 #[repr(C)]
 #[derive(Clone, Copy, bytemuck::NoUninit)]
 struct Params([u32; 3]);
+
+/// The `Params` of `store.wgsl` (columns, stride, slots, pool_row).
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::NoUninit)]
+struct StoreParams([u32; 4]);
 
 /// The `Params` of `rope.wgsl` (pairs, columns, head_dim, stride).
 #[repr(C)]
 #[derive(Clone, Copy, bytemuck::NoUninit)]
 struct RopeParams([u32; 4]);
 
-/// The `Params` of `append.wgsl` (columns, stride, first, each, batch, pages, page).
+/// The `Params` of `append.wgsl` (columns, stride, first, each, batch, pages, page, pool_row).
 #[repr(C)]
 #[derive(Clone, Copy, bytemuck::NoUninit)]
-struct AppendParams([u32; 7]);
+struct AppendParams([u32; 8]);
 
 /// The frequencies of Rope, `base^(−2j/d)` for each pair `j`, as high and low words in units of 2⁻⁶⁴ turns.
 fn frequencies(head_dim: u64, base: u32) -> Vec<u32> {
@@ -157,45 +171,7 @@ impl Kernel<Pointwise> for Wgpu {
     }
 
     fn plan(&self, op: &Pointwise, _: Option<&str>) -> Result<Plan> {
-        let (window, row_bytes) = (self.window_bytes(), op.stride() * op.dtype.size());
-        let refuse = |reason: String| Err(Error::unsupported(format!("pointwise on {}", Self::NAME), format!("portable: {reason}")));
-        // A row of gates may be taken in pieces.
-        let reach = (window / row_bytes).max(u64::from(matches!(op.kind, Kind::Glu(_))));
-        if reach == 0 {
-            return refuse(format!("a row of {} elements, the device binds {window} bytes at a time", op.stride()));
-        }
-        if let Some(reason) = self.narrow() {
-            return refuse(reason);
-        }
-        // A row may have a word of index data, and the rows together one more.
-        let rows = reach.min(window / 4 - 1);
-        match op.kind {
-            Kind::EmbeddingNorm { .. } => return refuse("rows of two tables and their norm: an operation of its own is for each".into()),
-            Kind::Append { .. } | Kind::Store { .. } if op.y_rows() > window / (op.columns * op.dtype.size()) => {
-                return refuse(format!("a pool of {} tokens, the device binds {window} bytes at a time", op.y_rows()));
-            }
-            Kind::Append { cache, .. } if PageTable::capacity(&cache) > window / 4 => {
-                return refuse(format!("{} words about pages, the device binds {window} bytes at a time", PageTable::capacity(&cache)));
-            }
-            Kind::MeanPool(_) if op.x_rows() > reach => return refuse(format!("{} rows to pool, the device binds {reach} at a time", op.x_rows())),
-            Kind::Rope { head_dim, turn: Turn::Base(_) } | Kind::RopeInPlace { head_dim, turn: Turn::Base(_), .. } if head_dim / 2 > MAX_PAIRS => {
-                return refuse(format!("head_dim {head_dim}, more than {}", 2 * MAX_PAIRS));
-            }
-            _ => {}
-        }
-        let heads = op.heads();
-        let parts = heads.map(|heads| {
-            let turn = Kind::RopeInPlace { head_dim: heads.head_dim, turn: heads.turn, stride: heads.stride };
-            let keep = match heads.to {
-                Places::Pages(cache) => Kind::Append { cache, stride: heads.stride },
-                Places::Slots(slots) => Kind::Store { slots, stride: heads.stride },
-            };
-            [op.clone().with_kind(turn), op.clone().with_columns(heads.kept).with_kind(keep)]
-        });
-        let then = parts.iter().flatten().map(|part| self.plan(part, None)).collect::<Result<_>>()?;
-        // Heads that are not normed have no dispatch of their own.
-        let pipeline = if heads.is_some_and(|heads| heads.norm.is_none()) { None } else { Some(self.pipeline(&source(op.dtype, op.kind))?) };
-        Ok(Plan { op: op.clone(), pipeline, rows, then })
+        self.planned(op, op.heads().map_or(op.columns, |heads| heads.kept))
     }
 
     fn workspace_bytes(_: &Plan) -> u64 {
@@ -212,6 +188,71 @@ impl Kernel<Pointwise> for Wgpu {
 }
 
 impl Wgpu {
+    /// The plan of an operation on a pool whose rows lie `pool_row` elements apart.
+    fn planned(&self, op: &Pointwise, pool_row: u64) -> Result<Plan> {
+        let (window, row_bytes) = (self.window_bytes(), op.stride() * op.dtype.size());
+        let refuse = |reason: String| Err(Error::unsupported(format!("pointwise on {}", Self::NAME), format!("portable: {reason}")));
+        // A row of gates may be taken in pieces.
+        let reach = (window / row_bytes).max(u64::from(matches!(op.kind, Kind::Glu(_))));
+        if reach == 0 {
+            return refuse(format!("a row of {} elements, the device binds {window} bytes at a time", op.stride()));
+        }
+        if let Some(reason) = self.narrow() {
+            return refuse(reason);
+        }
+        // A row may have a word of index data, and the rows together one more.
+        let rows = reach.min(window / 4 - 1);
+        match op.kind {
+            Kind::EmbeddingNorm { .. } => return refuse("rows of two tables and their norm: an operation of its own is for each".into()),
+            Kind::Append { .. } | Kind::Store { .. } if op.y_rows() > window / (pool_row * op.dtype.size()) => {
+                return refuse(format!("a pool of {} tokens, the device binds {window} bytes at a time", op.y_rows()));
+            }
+            Kind::Append { cache, .. } if PageTable::capacity(&cache) > window / 4 => {
+                return refuse(format!("{} words about pages, the device binds {window} bytes at a time", PageTable::capacity(&cache)));
+            }
+            Kind::MeanPool(_) if op.x_rows() > reach => return refuse(format!("{} rows to pool, the device binds {reach} at a time", op.x_rows())),
+            Kind::Rope { head_dim, turn: Turn::Base(_) } | Kind::RopeInPlace { head_dim, turn: Turn::Base(_), .. } if head_dim / 2 > MAX_PAIRS => {
+                return refuse(format!("head_dim {head_dim}, more than {}", 2 * MAX_PAIRS));
+            }
+            _ => {}
+        }
+        let heads = op.heads();
+        let then = heads.map_or_else(|| Ok(Vec::new()), |heads| self.parts(op, &heads, pool_row))?;
+        // Heads that are not normed have no dispatch of their own, and none where they lie apart: a block has its own.
+        let pipeline = if heads.is_some_and(|heads| heads.apart || heads.norm.is_none()) { None } else { Some(self.pipeline(&source(op.dtype, op.kind))?) };
+        Ok(Plan { op: op.clone(), pipeline, rows, pool_row, then })
+    }
+
+    /// The plans of what is done to heads: those of each block of rows that lie apart, else the turn and the way to the pool.
+    fn parts(&self, op: &Pointwise, heads: &Heads, pool_row: u64) -> Result<Vec<(Plan, Offsets)>> {
+        let mut all = Vec::new();
+        if heads.apart {
+            for block in heads.blocks(op.rows, op.columns) {
+                let (turned, kept) = (block.within(0..op.columns), block.within(heads.first..heads.first + heads.kept));
+                if block.columns.is_empty() {
+                    continue;
+                }
+                let norm = heads.norm.filter(|_| !turned.is_empty());
+                let own = Heads { norm, stride: block.stride, first: 0, kept: kept.end - kept.start, apart: false, ..*heads };
+                let from = Offsets { y: block.start, weight: turned.start, pool: kept.start.saturating_sub(heads.first) };
+                all.push((self.planned(&op.clone().with_columns(turned.end - turned.start).with_kind(Kind::Heads(own)), pool_row)?, from));
+            }
+            return Ok(all);
+        }
+        if op.columns > 0 {
+            let turn = Kind::RopeInPlace { head_dim: heads.head_dim, turn: heads.turn, stride: heads.stride };
+            all.push((self.planned(&op.clone().with_kind(turn), pool_row)?, Offsets { y: 0, weight: 0, pool: 0 }));
+        }
+        if heads.kept > 0 {
+            let keep = match heads.to {
+                Places::Pages(cache) => Kind::Append { cache, stride: heads.stride },
+                Places::Slots(slots) => Kind::Store { slots, stride: heads.stride },
+            };
+            all.push((self.planned(&op.clone().with_columns(heads.kept).with_kind(keep), pool_row)?, Offsets { y: heads.first, weight: 0, pool: 0 }));
+        }
+        Ok(all)
+    }
+
     /// All rows of an operation, and then the operations that it is followed by.
     fn launch_all(&self, queue: &mut Queue, plan: &Plan, args: &PointwiseArgs<Self>) -> Result<()> {
         let op = &plan.op;
@@ -221,14 +262,19 @@ impl Wgpu {
             self.launch_rows(queue, plan, args, row, rows)?;
             row += rows;
         }
-        if let (Some(heads), [turn, keep], Some(pool), true) = (op.heads(), &plan.then[..], &args.pool, op.rows > 0) {
-            let first = heads.first * op.dtype.size();
-            let kept = part(&args.y, first, args.y.len - first);
-            let frequencies = args.frequencies.clone();
-            let turned = PointwiseArgs { positions: args.positions.clone(), frequencies, ..PointwiseArgs::new(args.y.clone(), args.y.clone()) };
-            let kept = PointwiseArgs { positions: args.slots.clone(), pages: args.pages.clone(), ..PointwiseArgs::new(kept, pool.clone()) };
-            self.launch_all(queue, turn, &turned)?;
-            self.launch_all(queue, keep, &kept)?;
+        let Some(pool) = args.pool.as_ref().filter(|_| op.rows > 0) else { return Ok(()) };
+        let size = op.dtype.size();
+        let rest = |slice: &Slice<Self>, at: u64| part(slice, at * size, slice.len - at * size);
+        for (plan, from) in &plan.then {
+            let (y, pool) = (rest(&args.y, from.y), rest(pool, from.pool));
+            let args = match plan.op.kind {
+                Kind::RopeInPlace { .. } => PointwiseArgs { pool: None, x: y.clone(), y, ..args.clone() },
+                Kind::Append { .. } | Kind::Store { .. } => {
+                    PointwiseArgs { positions: args.slots.clone(), pages: args.pages.clone(), ..PointwiseArgs::new(y, pool) }
+                }
+                _ => PointwiseArgs { weight: args.weight.as_ref().map(|weight| rest(weight, from.weight)), pool: Some(pool), x: y.clone(), y, ..args.clone() },
+            };
+            self.launch_all(queue, plan, &args)?;
         }
         Ok(())
     }
@@ -275,12 +321,18 @@ impl Wgpu {
             Kind::Append { cache, stride } => {
                 let x = of(&args.x);
                 let [each, batch, pages, page] = [op.rows / cache.batch, cache.batch, cache.pages, cache.page].map(|count| count as u32);
-                let params = AppendParams([columns, stride as u32, row as u32, each, batch, pages, page]);
+                let params = AppendParams([columns, stride as u32, row as u32, each, batch, pages, page, plan.pool_row as u32]);
                 queue.dispatch(self, pipeline, &[Some(&x), Some(&y), args.pages.as_ref().map(|pages| pages.slice())], &params, row_groups)
             }
             Kind::Store { slots, stride } => {
                 let (x, places) = (of(&args.x), args.positions.as_ref().map(|slice| words(slice, row, rows)));
-                queue.dispatch(self, pipeline, &[Some(&x), Some(&y), places.as_ref()], &Params([columns, stride as u32, slots]), row_groups)
+                queue.dispatch(
+                    self,
+                    pipeline,
+                    &[Some(&x), Some(&y), places.as_ref()],
+                    &StoreParams([columns, stride as u32, slots, plan.pool_row as u32]),
+                    row_groups,
+                )
             }
             Kind::Glu(_) => {
                 let most = self.window_bytes() / op.dtype.size();

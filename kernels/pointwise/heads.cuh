@@ -13,6 +13,18 @@ constexpr int HEADS_THREADS = 256;
 // The most pairs of a head whose sines a block holds.
 constexpr int HEADS_PAIRS = 128;
 
+// What is added to a column of row `row` to give its element of y. Columns that lie apart are those in front of the first that is kept, those from it on that
+// turn, and the rest: a block of all rows each, one behind the other.
+__device__ __forceinline__ u64 row_start(const HeadsParams &p, u64 row, u64 column) {
+#ifdef HEADS_APART
+    bool front = column < p.first, back = column >= p.columns;
+    u64 begin = front ? 0 : back ? p.columns : p.first, end = front ? p.first : back ? p.stride : p.columns;
+    return p.rows * begin + row * (end - begin) - begin;
+#else
+    return row * p.stride;
+#endif
+}
+
 // The row of the pool for row `row`: by its slot where sequences have no rows of their own, else by its sequence's last positions.
 __device__ __forceinline__ i64 kept_place(const HeadsParams &p, u64 row) { return p.each == 0 ? stored_place(p, row) : appended_place(p, row); }
 
@@ -75,12 +87,13 @@ __device__ __forceinline__ void heads_pieces(const HeadsParams &p) {
             waited = true;
         }
         __syncthreads();
-        Piece *y = reinterpret_cast<Piece *>(p.y + row * p.stride), *pool = reinterpret_cast<Piece *>(p.pool + u64(place < 0 ? 0 : place) * p.kept);
+        Piece *pool = reinterpret_cast<Piece *>(p.pool + u64(place < 0 ? 0 : place) * p.kept);
         const Piece *weight = reinterpret_cast<const Piece *>(p.weight);
         // All threads take as many turns: lanes exchange sums.
         for (u32 begin = blockIdx.y * HEADS_THREADS; begin < all; begin += gridDim.y * HEADS_THREADS) {
             u32 item = begin + threadIdx.x, head = item / pieces, part = item - head * pieces, at = head * 2 * pieces + part;
             bool there = item < all, turns = item < turned;
+            Piece *y = reinterpret_cast<Piece *>(p.y + row_start(p, row, at * PIECE));
             Piece low = {}, high = {};
             if (there) {
                 low = y[at];
@@ -123,14 +136,29 @@ __device__ __forceinline__ void heads_pieces(const HeadsParams &p) {
     }
 }
 
+// The heads of a row at any place, turned by a block.
+__device__ __forceinline__ void turn_heads(const HeadsParams &p, u64 row) {
+#ifdef HEADS_APART
+    HeadsParams part = p;
+    part.columns = p.first;
+    turn_row<HEADS_THREADS>(part, p.positions[row], p.y + row_start(p, row, 0), p.y + row_start(p, row, 0));
+    part.columns = p.columns - p.first;
+    element *kept = p.y + row_start(p, row, p.first) + p.first;
+    turn_row<HEADS_THREADS>(part, p.positions[row], kept, kept);
+#else
+    element *y = p.y + row * p.stride;
+    turn_row<HEADS_THREADS>(p, p.positions[row], y, y);
+#endif
+}
+
 // Every size and place: a block a row, one head after another.
 __device__ __forceinline__ void heads_elements(const HeadsParams &p) {
     __shared__ f32 scratch[HEADS_THREADS];
     grid_launch_next();
     grid_wait();
     for (u64 row = blockIdx.x; row < p.rows; row += gridDim.x) {
-        element *y = p.y + row * p.stride;
         for (u64 head = 0; p.weight && head < p.columns; head += p.head_dim) {
+            element *y = p.y + row_start(p, row, head);
             f32 squares = 0.0f;
             for (u64 c = head + threadIdx.x; c < head + p.head_dim; c += HEADS_THREADS) {
                 squares += widen(y[c]) * widen(y[c]);
@@ -143,11 +171,11 @@ __device__ __forceinline__ void heads_elements(const HeadsParams &p) {
         }
         // The elements of a pair were normed by two threads, and what is kept is turned by others.
         __syncthreads();
-        turn_row<HEADS_THREADS>(p, p.positions[row], y, y);
+        turn_heads(p, row);
         __syncthreads();
         i64 place = kept_place(p, row);
         for (u64 c = threadIdx.x; place >= 0 && c < p.kept; c += HEADS_THREADS) {
-            p.pool[u64(place) * p.kept + c] = y[p.first + c];
+            p.pool[u64(place) * p.kept + c] = p.y[row_start(p, row, p.first + c) + p.first + c];
         }
     }
 }

@@ -11,6 +11,8 @@ struct Params {
     batch: u32,
     pages: u32,
     page: u32,
+    // Elements from a row of the pool to the next.
+    pool_row: u32,
 }
 
 @compute @workgroup_size(256)
@@ -33,5 +35,5 @@ fn main(
         return;
     }
     let place = u32(load_index(p.batch + sequence * p.pages + u32(position) / p.page)) * p.page + u32(position) % p.page;
-    store_y(place * p.columns + column, load_x(row * p.stride + column));
+    store_y(place * p.pool_row + column, load_x(row * p.stride + column));
 }

@@ -6,6 +6,8 @@ struct Params {
     stride: u32,
     // Rows of the pool.
     slots: u32,
+    // Elements from a row of the pool to the next.
+    pool_row: u32,
 }
 
 @compute @workgroup_size(256)
@@ -26,5 +28,5 @@ fn main(
     if (column >= p.columns || place < 0 || u32(place) >= p.slots) {
         return;
     }
-    store_y(u32(place) * p.columns + column, load_x(row * p.stride + column));
+    store_y(u32(place) * p.pool_row + column, load_x(row * p.stride + column));
 }

@@ -7,6 +7,7 @@ use super::keys::{Keys, ids};
 use super::ranks::Ranks;
 use super::rope::Scaling;
 use crate::error::{Error, Result};
+use crate::ops::pointwise::Turn;
 
 /// A kind of decoder. All share one forward pass; a family says what else is in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -169,6 +170,11 @@ impl Config {
     /// Elements of a token's k, and of its v.
     pub fn key(&self) -> u64 {
         self.kv_heads * self.head_dim
+    }
+
+    /// How far the pairs of a head turn from a token to the next.
+    pub(super) fn turn(&self) -> Turn {
+        if self.scaling == Scaling::None { Turn::base(self.rope_base) } else { Turn::Table }
     }
 
     /// Whether the model has a projection of that path and `[d_out, d_in]`.

@@ -79,6 +79,11 @@ impl Form {
         Self { d_in, parts, fill, latent, bias, residual, norm, gated: group == GATE_UP }
     }
 
+    /// Whether every part has two factors.
+    pub fn factored(&self) -> bool {
+        self.parts.iter().all(|part| part.rank.is_some())
+    }
+
     /// Columns between the factors of all parts, side by side.
     pub fn ranks(&self) -> u64 {
         self.parts.iter().map(|part| part.room).sum()

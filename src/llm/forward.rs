@@ -7,7 +7,7 @@ use super::part::{part, read};
 use super::placed::{Block, Placed};
 use super::plans::{Arena, LayerPlans, Plans};
 use super::pools::{Pool, Pools};
-use super::products::Group;
+use super::products::{Group, Input};
 use crate::backend::Backend;
 use crate::device::Slice;
 use crate::dtype::DType;
@@ -60,15 +60,32 @@ impl<D: Backend> Pass<'_, D> {
 
     /// Runs the products of that number, from `x` to each of `results`.
     fn products(&mut self, number: usize, weights: &Group<D>, x: &Slice<D>, residual: Option<&Slice<D>>, results: &[Slice<D>]) -> Result<()> {
-        self.plans.products(number)?.run(self.session, (weights, &self.arena.between), x, residual, results)
+        self.plans.products(number)?.run(self.session, (weights, &self.arena.between), Input { x, norm: None }, residual, results)
+    }
+
+    /// Runs the products of that number, whose first launch norms `x` by `weight` where it has a number of its own.
+    fn norm_products(
+        &mut self,
+        (number, own): (usize, Option<usize>),
+        weights: &Group<D>,
+        (x, weight): (&Slice<D>, &Slice<D>),
+        results: &[Slice<D>],
+    ) -> Result<()> {
+        let norm = own.map(|own| self.plans.normed(own)).transpose()?.map(|plan| (plan, weight));
+        self.plans.products(number)?.run(self.session, (weights, &self.arena.between), Input { x, norm }, None, results)
+    }
+
+    /// Whether rows may be normed on their way into a product: nothing else reads what is normed.
+    fn norms_on_the_way(&self, watch: &Option<&mut Watch<'_>>) -> bool {
+        self.deltas.is_none() && watch.is_none()
     }
 
     /// Adds what the adapters of the rows make of `x` to the results of the products of that number, each its rows of y and their stride.
-    fn add<const N: usize>(&mut self, (layer, number): (usize, usize), x: (&Slice<D>, u64), targets: [(Projection, &Slice<D>, u64); N]) -> Result<()> {
+    fn add(&mut self, (layer, number): (usize, usize), x: (&Slice<D>, u64), targets: &[(Projection, &Slice<D>, u64)]) -> Result<()> {
         match &mut self.deltas {
             Some(deltas) => {
                 let filled = self.plans.products(number)?.filled(&self.arena.between)?;
-                deltas.add(self.session, layer, x, filled.as_ref().map(|(rows, stride)| (rows, *stride)), &targets)
+                deltas.add(self.session, layer, x, filled.as_ref().map(|(rows, stride)| (rows, *stride)), targets)
             }
             None => Ok(()),
         }
@@ -91,16 +108,17 @@ impl<D: Backend> Pass<'_, D> {
         let (hidden, query) = (self.config.hidden, self.config.query());
         let [state, normed, middle] = [&self.arena.state, &self.arena.normed, &self.arena.middle].map(|slice| self.rows(slice, hidden));
         let (state, normed, middle) = (state?, normed?, middle?);
-        let own = plans.normed.filter(|_| self.deltas.is_none() && watch.is_none()).map(|normed| normed.qkv);
+        let own = plans.normed_qkv.filter(|_| self.norms_on_the_way(watch));
         if own.is_none() {
             self.session.role("norm");
             self.session.run(&self.plans.norm, &norm(&state, &block.norms[0], &normed))?;
             self.show(watch, layer, QKV.start, &normed)?;
         }
-        let at = (layer, plans.qkv);
         self.session.role("qkv");
-        let q =
-            if self.plans.apart { self.apart(at, weights, block, &normed, pool)? } else { self.together((at, own), weights, block, [&state, &normed], pool)? };
+        let q = self.qkv(((layer, plans.qkv), own), block, [&state, &normed])?;
+        if self.plans.latent.is_none() {
+            self.keep((q.clone(), block.head_norms.clone()), weights, pool)?;
+        }
         if let Some(latent) = &self.plans.latent {
             self.session.role("latents");
             latent.make(self.session, layer, block, (&self.arena.between, self.words(&self.arena.slots)?), pool)?;
@@ -110,6 +128,7 @@ impl<D: Backend> Pass<'_, D> {
             }
             self.session.role("heads");
             latent.turn(self.session, layer, (block, &weights.frequencies), pool)?;
+            latent.turn_query(self.session, (&q, &self.arena.turned), (block, &weights.frequencies), self.words(&self.arena.positions)?)?;
         }
         let attended = self.rows(&self.arena.attended, query)?;
         let index = self.plans.tables.clone();
@@ -118,90 +137,40 @@ impl<D: Backend> Pass<'_, D> {
         self.show(watch, layer, OUTPUT.start, &attended)?;
         self.session.role("output");
         self.products(plans.output, &block.output, &attended, Some(&state), std::slice::from_ref(&middle))?;
-        self.add((layer, plans.output), (&attended, query), [(Projection::Output, &middle, hidden)])
+        self.add((layer, plans.output), (&attended, query), &[(Projection::Output, &middle, hidden)])
     }
 
-    /// The product of that number of `x`, which is normed on the way.
-    fn normed(&mut self, number: usize, weights: &Group<D>, (x, weight): (&Slice<D>, &Slice<D>), y: &Slice<D>) -> Result<()> {
-        let by = weights.parts.first().ok_or_else(unplanned)?;
-        let args = LinearArgs { bias: by.bias.clone(), input_norm: Some(weight.clone()), ..LinearArgs::new(x.clone(), by.weight.clone(), y.clone()) };
-        self.session.run(self.plans.normed(number)?, &args)
-    }
-
-    /// Rows `[q | k | v]` of one product, of the state itself where it is normed on the way, else of what is normed; q and k turned in place, k and v in
-    /// the pool: rows that begin with q.
-    fn together(
-        &mut self,
-        ((layer, qkv), own): ((usize, usize), Option<usize>),
-        weights: &Placed<D>,
-        block: &Block<D>,
-        [state, x]: [&Slice<D>; 2],
-        pool: &Pool<D>,
-    ) -> Result<Slice<D>> {
+    /// Products of q, k and v, side by side in one row or each in rows of its own, and what adapters add: rows that begin with q. They are of the state itself
+    /// where it is normed on the way, else of what is normed. Where pages hold latents, those of k and v are between the factors, and q alone is made.
+    fn qkv(&mut self, ((layer, qkv), own): ((usize, usize), Option<usize>), block: &Block<D>, [state, x]: [&Slice<D>; 2]) -> Result<Slice<D>> {
         let (query, key, size) = (self.config.query(), self.config.key(), self.dtype.size());
-        let all = query + 2 * key;
+        let (count, all, apart) = (self.plans.shape.rows as u64, query + 2 * key, self.plans.apart);
         let rows = self.rows(&self.arena.rows, all)?;
-        match own {
-            Some(number) => self.normed(number, &block.qkv, (state, &block.norms[0]), &rows)?,
-            None => self.products(qkv, &block.qkv, x, None, std::slice::from_ref(&rows))?,
-        }
-        let from = |column: u64| part(&rows, column * size, rows.len - column * size);
-        let (k, v) = (from(query)?, from(query + key)?);
-        let targets = [(Projection::Query, &rows, all), (Projection::Key, &k, all), (Projection::Value, &v, all)];
-        self.add((layer, qkv), (x, self.config.hidden), targets)?;
-        self.keep((rows.clone(), block.head_norms.clone()), weights, pool.written.first())?;
-        Ok(rows)
+        let of = |first: u64, columns: u64| {
+            let (start, elements) = if apart { (count * first, count * columns) } else { (first, count * all - first) };
+            part(&rows, start * size, elements * size)
+        };
+        let (q, k, v) = (of(0, query)?, of(query, key)?, of(query + key, key)?);
+        let results = match (apart, self.plans.latent.is_some()) {
+            (false, _) => vec![rows.clone()],
+            (true, true) => vec![q.clone()],
+            (true, false) => vec![q.clone(), k.clone(), v.clone()],
+        };
+        self.norm_products((qkv, own), &block.qkv, (if own.is_some() { state } else { x }, &block.norms[0]), &results)?;
+        let [wide, narrow] = if apart { [query, key] } else { [all; 2] };
+        let targets = [(Projection::Query, &q, wide), (Projection::Key, &k, narrow), (Projection::Value, &v, narrow)];
+        self.add((layer, qkv), (x, self.config.hidden), if self.plans.latent.is_some() { &targets[..1] } else { &targets })?;
+        Ok(if self.plans.latent.is_some() { q } else { rows })
     }
 
-    /// Turns the heads of `rows`, normed where they have a norm, and keeps of them what goes to `pool`.
-    fn keep(&mut self, (rows, weight): (Slice<D>, Option<Slice<D>>), weights: &Placed<D>, pool: Option<&Slice<D>>) -> Result<()> {
+    /// Turns the heads of rows `[q | k | v]`, side by side or apart, normed where they have a norm, and keeps k and v in `pool`.
+    fn keep(&mut self, (rows, weight): (Slice<D>, Option<Slice<D>>), weights: &Placed<D>, pool: &Pool<D>) -> Result<()> {
         let slots = if self.plans.appended.is_none() { Some(self.words(&self.arena.slots)?) } else { None };
-        let (pages, pool, frequencies) = (self.plans.appended.clone(), pool.cloned(), weights.frequencies.clone());
+        let (pages, pool, frequencies) = (self.plans.appended.clone(), Some(pool.written.clone()), weights.frequencies.clone());
         let turned = PointwiseArgs::rope_in_place(rows, self.words(&self.arena.positions)?);
         let plan = self.plans.heads.as_ref().ok_or_else(unplanned)?;
         self.session.role("heads");
         self.session.run(plan, &PointwiseArgs { weight, frequencies, pages, slots, pool, ..turned })
-    }
-
-    /// Products of q, k and v, each packed, the heads of q and k normed where they are, and turned, k and v in their pools: q. Where pages hold latents,
-    /// there are those of k and v between the factors, and q alone is made.
-    fn apart(&mut self, (layer, qkv): (usize, usize), weights: &Placed<D>, block: &Block<D>, x: &Slice<D>, pool: &Pool<D>) -> Result<Slice<D>> {
-        let (query, key, size) = (self.config.query(), self.config.key(), self.dtype.size());
-        let count = self.plans.shape.rows as u64;
-        let mut made = Vec::new();
-        let mut first = 0;
-        let latent = self.plans.latent.is_some();
-        for columns in [query, key, key].into_iter().take(if latent { 1 } else { 3 }) {
-            made.push(part(&self.arena.rows, count * first * size, count * columns * size)?);
-            first += columns;
-        }
-        self.products(qkv, &block.qkv, x, None, &made)?;
-        if let [q] = &made[..] {
-            self.add((layer, qkv), (x, self.config.hidden), [(Projection::Query, q, query)])?;
-        } else if let [q, k, v] = &made[..] {
-            let targets = [(Projection::Query, q, query), (Projection::Key, k, key), (Projection::Value, v, key)];
-            self.add((layer, qkv), (x, self.config.hidden), targets)?;
-            let weight = block.head_norms.as_ref().map(|norms| part(norms, query * size, key * size)).transpose()?;
-            self.keep((k.clone(), weight), weights, pool.written.first())?;
-            let to_slots = if self.plans.appended.is_none() { Some(self.words(&self.arena.slots)?) } else { None };
-            let (plan, to) = (self.plans.store.as_ref().ok_or_else(unplanned)?, pool.written.get(1).ok_or_else(unplanned)?);
-            let args = PointwiseArgs { positions: to_slots, pages: self.plans.appended.clone(), ..PointwiseArgs::new(v.clone(), to.clone()) };
-            self.session.run(plan, &args)?;
-        }
-        let q = made.swap_remove(0);
-        self.session.role("heads");
-        let (positions, frequencies) = (self.words(&self.arena.positions)?, weights.frequencies.clone());
-        let args = match (&self.plans.head_norm, &block.head_norms) {
-            (Some(plan), Some(weights)) => {
-                let normed = part(&self.arena.turned, 0, q.len)?;
-                let weight = part(weights, 0, self.config.head_dim * size)?;
-                self.session.run(plan, &norm(&q, &weight, &normed))?;
-                PointwiseArgs { positions: Some(positions), ..PointwiseArgs::new(normed, q.clone()) }
-            }
-            _ => PointwiseArgs::rope_in_place(q.clone(), positions),
-        };
-        self.session.run(self.plans.rope.as_ref().ok_or_else(unplanned)?, &PointwiseArgs { frequencies, ..args })?;
-        Ok(q)
     }
 
     /// As much of `slice` as a word for each row takes.
@@ -214,17 +183,21 @@ impl<D: Backend> Pass<'_, D> {
         let (hidden, wide, size) = (self.config.hidden, self.config.intermediate, self.dtype.size());
         let [state, normed, middle] = [&self.arena.state, &self.arena.normed, &self.arena.middle].map(|slice| self.rows(slice, hidden));
         let (state, normed, middle) = (state?, normed?, middle?);
-        if let Some(own) = plans.normed.filter(|_| self.deltas.is_none() && watch.is_none()) {
+        let (gate_up, on_the_way) = (&block.gate_up, self.norms_on_the_way(watch));
+        if let (Some(own), [by]) = (plans.gated.filter(|_| on_the_way), &gate_up.parts[..]) {
             let inner = self.rows(&self.arena.inner, wide)?;
             self.session.role("gate_up");
-            self.normed(own.gate_up, &block.gate_up, (&middle, &block.norms[1]), &inner)?;
+            let args = LinearArgs::new(middle.clone(), by.weight.clone(), inner.clone()).with_input_norm(block.norms[1].clone());
+            self.session.run(self.plans.normed(own.gate_up)?, &args)?;
             self.session.role("down");
             return self.products(own.down, &block.down, &inner, Some(&middle), std::slice::from_ref(&state));
         }
-        self.session.role("norm");
-        self.session.run(&self.plans.norm, &norm(&middle, &block.norms[1], &normed))?;
-        self.show(watch, layer, GATE_UP.start, &normed)?;
-        let gate_up = &block.gate_up;
+        let own = plans.mlp.and_then(|split| split.normed).filter(|_| on_the_way);
+        if own.is_none() {
+            self.session.role("norm");
+            self.session.run(&self.plans.norm, &norm(&middle, &block.norms[1], &normed))?;
+            self.show(watch, layer, GATE_UP.start, &normed)?;
+        }
         let Some(split) = plans.mlp else {
             let (Some(plan), [weight], [down]) = (&self.plans.fused, &gate_up.parts[..], &block.down.parts[..]) else { return Err(unplanned()) };
             let half = weight.weight.len / 2;
@@ -233,25 +206,26 @@ impl<D: Backend> Pass<'_, D> {
             self.session.role("mlp");
             return self.session.run(plan, &args);
         };
-        let both = self.rows(&self.arena.wide, 2 * wide)?;
-        let (columns, stride, results) = if split.apart {
-            let half = both.len / 2;
-            (half, wide, vec![part(&both, 0, half)?, part(&both, half, half)?])
-        } else {
-            (wide * size, 2 * wide, vec![both.clone()])
-        };
-        self.session.role("gate_up");
-        self.products(split.gate_up, gate_up, &normed, None, &results)?;
-        let up = part(&both, columns, both.len - columns)?;
-        self.add((layer, split.gate_up), (&normed, hidden), [(Projection::Gate, &both, stride), (Projection::Up, &up, stride)])?;
+        let x = if own.is_some() { &middle } else { &normed };
         let inner = self.rows(&self.arena.inner, wide)?;
-        let glu = self.plans.glu[usize::from(split.apart)].as_ref().ok_or_else(unplanned)?;
-        self.session.role("glu");
-        self.session.run(glu, &PointwiseArgs::new(both, inner.clone()))?;
+        self.session.role("gate_up");
+        if self.deltas.is_none() && self.plans.products(split.gate_up)?.gates() {
+            self.norm_products((split.gate_up, own), gate_up, (x, &block.norms[1]), std::slice::from_ref(&inner))?;
+        } else {
+            let both = self.rows(&self.arena.wide, 2 * wide)?;
+            let (columns, stride) = if split.apart { (both.len / 2, wide) } else { (wide * size, 2 * wide) };
+            let up = part(&both, columns, both.len - columns)?;
+            let results = if split.apart { vec![part(&both, 0, columns)?, up.clone()] } else { vec![both.clone()] };
+            self.norm_products((split.gate_up, own), gate_up, (x, &block.norms[1]), &results)?;
+            self.add((layer, split.gate_up), (&normed, hidden), &[(Projection::Gate, &both, stride), (Projection::Up, &up, stride)])?;
+            let glu = self.plans.glu[usize::from(split.apart)].as_ref().ok_or_else(unplanned)?;
+            self.session.role("glu");
+            self.session.run(glu, &PointwiseArgs::new(both, inner.clone()))?;
+        }
         self.show(watch, layer, DOWN.start, &inner)?;
         self.session.role("down");
         self.products(split.down, &block.down, &inner, Some(&middle), std::slice::from_ref(&state))?;
-        self.add((layer, split.down), (&inner, wide), [(Projection::Down, &state, hidden)])
+        self.add((layer, split.down), (&inner, wide), &[(Projection::Down, &state, hidden)])
     }
 }
 

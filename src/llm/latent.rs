@@ -13,14 +13,13 @@ use super::layout::{Gathered, Layout};
 use super::part::part;
 use super::placed::Block;
 use super::pools::Pool;
-use super::rope::Scaling;
 use super::shape::{PoolShape, Shape};
 use crate::backend::Backend;
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ops::index::{Index, TokenAdapters};
-use crate::ops::pointwise::{Kind, Turn};
+use crate::ops::pointwise::Kind;
 use crate::ops::{Linear, LinearArgs, Pointwise, PointwiseArgs};
 use crate::session::{Plan, Session};
 
@@ -36,6 +35,39 @@ struct Way<D: Backend> {
     products: [Plan<Linear, D>; 2],
 }
 
+/// The plans of heads in rows of their own: their norm, where they have one, and their rotary positions.
+struct Turned<D: Backend> {
+    norm: Option<Plan<Pointwise, D>>,
+    turn: Plan<Pointwise, D>,
+}
+
+impl<D: Backend> Turned<D> {
+    /// Plans `rows` rows of so many heads.
+    fn new(session: &Session<D>, config: &Config, dtype: DType, [rows, heads]: [u64; 2]) -> Result<Self> {
+        let (d, way, stride) = (config.head_dim, config.turn(), heads * config.head_dim);
+        let norm = Pointwise::new(dtype, rows * heads, d, Kind::RmsNorm { eps: config.norm_eps.to_bits(), residual: false });
+        let turn = if config.head_norm { Kind::Rope { head_dim: d, turn: way } } else { Kind::RopeInPlace { head_dim: d, turn: way, stride } };
+        let norm = if config.head_norm { Some(session.plan(norm)?) } else { None };
+        Ok(Self { norm, turn: session.plan(Pointwise::new(dtype, rows, stride, turn))? })
+    }
+
+    /// Norms the heads of `x` into `spare`, where they have a norm of that weight, and turns them back into `x`.
+    fn run(
+        &self,
+        session: &mut Session<D>,
+        (x, spare): (&Slice<D>, Option<&Slice<D>>),
+        weight: Option<Slice<D>>,
+        (positions, frequencies): (Slice<D>, &Option<Slice<D>>),
+    ) -> Result<()> {
+        let mut from = x.clone();
+        if let (Some(plan), Some(weight), Some(spare)) = (&self.norm, weight, spare) {
+            from = part(spare, 0, x.len)?;
+            session.run(plan, &PointwiseArgs { weight: Some(weight), ..PointwiseArgs::new(x.clone(), from.clone()) })?;
+        }
+        session.run(&self.turn, &PointwiseArgs { positions: Some(positions), frequencies: frequencies.clone(), ..PointwiseArgs::new(from, x.clone()) })
+    }
+}
+
 /// The plans that make keys and values of latents, for passes of one shape.
 pub struct Latent<D: Backend> {
     ways: Vec<Way<D>>,
@@ -45,10 +77,12 @@ pub struct Latent<D: Backend> {
     pages: Index<TokenAdapters, D>,
     /// Positions of the keys of those pages, i32.
     positions: Slice<D>,
-    norm: Option<Plan<Pointwise, D>>,
-    turn: Plan<Pointwise, D>,
-    /// Keys that are made.
+    /// The heads of q, and of those keys.
+    query: Turned<D>,
+    key: Turned<D>,
+    /// Keys that are made, and elements of a head.
     keys: u64,
+    head: u64,
     dtype: DType,
 }
 
@@ -87,18 +121,16 @@ impl<D: Backend> Latent<D> {
             }
             layers.push(known.unwrap_or(ways.len() - 1));
         }
-        let (d, way) = (config.head_dim, if config.scaling == Scaling::None { Turn::base(config.rope_base) } else { Turn::Table });
-        let turn = if config.head_norm { Kind::Rope { head_dim: d, turn: way } } else { Kind::RopeInPlace { head_dim: d, turn: way, stride: key } };
-        let norm = Pointwise::new(dtype, keys * config.kv_heads, d, Kind::RmsNorm { eps: config.norm_eps.to_bits(), residual: false });
         let (gathered, _) = Layout::spare(shape).gathered(shape, pools)?;
         Ok(Self {
             ways: ways.into_iter().map(|(_, way)| way).collect(),
             layers,
             pages: session.index(&gathered.pages(pools)?)?,
             positions: session.upload(&gathered.positions)?,
-            norm: if config.head_norm { Some(session.plan(norm)?) } else { None },
-            turn: session.plan(Pointwise::new(dtype, keys, key, turn))?,
+            query: Turned::new(session, config, dtype, [rows, config.heads])?,
+            key: Turned::new(session, config, dtype, [keys, config.kv_heads])?,
             keys,
+            head: config.head_dim,
             dtype,
         })
     }
@@ -135,7 +167,7 @@ impl<D: Backend> Latent<D> {
     /// Weights of another model; a device that fails.
     pub fn make(&self, session: &mut Session<D>, layer: usize, block: &Block<D>, (between, slots): (&Slice<D>, Slice<D>), pool: &Pool<D>) -> Result<()> {
         let way = self.way(layer)?;
-        let ([latents], Some(gathered), [_, k, v]) = (&pool.written[..], &pool.gathered, &block.qkv.parts[..]) else { return Err(other(layer)) };
+        let (latents, Some(gathered), [_, k, v]) = (&pool.written, &pool.gathered, &block.qkv.parts[..]) else { return Err(other(layer)) };
         let (size, op) = (self.dtype.size(), way.store.op());
         let fresh = part(between, way.query * size, (op.rows * way.between - way.query) * size)?;
         session.run(&way.store, &PointwiseArgs { positions: Some(slots), ..PointwiseArgs::new(fresh, latents.clone()) })?;
@@ -157,15 +189,25 @@ impl<D: Backend> Latent<D> {
     pub fn turn(&self, session: &mut Session<D>, layer: usize, (block, frequencies): (&Block<D>, &Option<Slice<D>>), pool: &Pool<D>) -> Result<()> {
         let (way, size) = (self.way(layer)?, self.dtype.size());
         let keys = part(&pool.k, 0, self.keys * way.products[0].op().d_out * size)?;
-        let mut from = keys.clone();
-        if let (Some(plan), Some(weights), Some(gathered)) = (&self.norm, &block.head_norms, &pool.gathered) {
-            from = part(gathered, 0, keys.len)?;
-            // The heads of k are the last.
-            let head = plan.op().columns * size;
-            session.run(plan, &PointwiseArgs { weight: Some(part(weights, weights.len - head, head)?), ..PointwiseArgs::new(keys.clone(), from.clone()) })?;
-        }
-        let (positions, frequencies) = (Some(self.positions.clone()), frequencies.clone());
-        session.run(&self.turn, &PointwiseArgs { positions, frequencies, ..PointwiseArgs::new(from, keys) })
+        // The heads of k are the last.
+        let head = self.head * size;
+        let weight = block.head_norms.as_ref().map(|weights| part(weights, weights.len - head, head)).transpose()?;
+        self.key.run(session, (&keys, pool.gathered.as_ref()), weight, (self.positions.clone(), frequencies))
+    }
+
+    /// Norms the heads of the pass's q where they are, by way of `spare`, and turns them by their positions.
+    ///
+    /// # Errors
+    /// Weights of another model; a device that fails.
+    pub fn turn_query(
+        &self,
+        session: &mut Session<D>,
+        (q, spare): (&Slice<D>, &Slice<D>),
+        (block, frequencies): (&Block<D>, &Option<Slice<D>>),
+        positions: Slice<D>,
+    ) -> Result<()> {
+        let weight = block.head_norms.as_ref().map(|weights| part(weights, 0, self.head * self.dtype.size())).transpose()?;
+        self.query.run(session, (q, Some(spare)), weight, (positions, frequencies))
     }
 }
 

@@ -7,7 +7,6 @@ use super::form::{DOWN, Form, GATE_UP, OUTPUT, QKV};
 use super::latent::Latent;
 use super::layout::{Gathered, Layout};
 use super::products::{MOST_NORMED, Products, normed};
-use super::rope::Scaling;
 use super::shape::{PoolShape, Queries, Shape};
 use crate::backend::Backend;
 use crate::device::{Device, Slice};
@@ -15,7 +14,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ops::attention::{AttentionIndex, Scale, Strides};
 use crate::ops::index::{Index, PageTable, TokenAdapters};
-use crate::ops::pointwise::{Heads, Kind, Places, Turn};
+use crate::ops::pointwise::{Heads, Kind, Places};
 use crate::ops::{Activation, Attention, FusedMlp, Linear, Pointwise};
 use crate::session::{Plan, Session};
 
@@ -27,7 +26,7 @@ pub struct Arena<D: Device> {
     pub normed: Slice<D>,
     /// Rows `[q | k | v]`; where they lie apart, all q first, then all k, then all v.
     pub rows: Slice<D>,
-    /// What the norm of heads makes of q, where it lies apart.
+    /// What the norm of heads makes of q, where pages hold latents.
     pub turned: Slice<D>,
     /// The result of attention, `[rows, heads · head_dim]`.
     pub attended: Slice<D>,
@@ -63,7 +62,7 @@ impl<D: Backend> Arena<D> {
             middle: room(config.hidden)?,
             normed: room(config.hidden)?,
             rows: room(config.query() + 2 * config.key())?,
-            turned: room(if config.head_norm && config.apart() { config.query() } else { 0 })?,
+            turned: room(if config.head_norm && config.latent { config.query() } else { 0 })?,
             attended: room(config.query())?,
             wide: room(2 * wide)?,
             inner: session.alloc(if split { rows } else { rows.min(MOST_NORMED) } as u64 * config.intermediate * dtype.size())?,
@@ -84,14 +83,9 @@ pub struct Plans<D: Backend> {
     pub tables: AttentionIndex<D>,
     pub embedding: Plan<Pointwise, D>,
     pub norm: Plan<Pointwise, D>,
-    /// The norm of the heads of q, and their rotary positions, where q lies apart.
-    pub head_norm: Option<Plan<Pointwise, D>>,
-    pub rope: Option<Plan<Pointwise, D>>,
-    /// Rotary positions of q and k, or of k where it lies apart, and the way of k and v, or of k, into the pool: to slots of their own, or where each
-    /// sequence has one row, to its end. Latents have their own.
+    /// Rotary positions of q and k, and the way of k and v into the pool: to slots of their own, or where each sequence has one row, to its end. Latents
+    /// have their own.
     pub heads: Option<Plan<Pointwise, D>>,
-    /// The way of v, where it lies apart.
-    pub store: Option<Plan<Pointwise, D>>,
     /// How keys and values are made, where the pool holds latents.
     pub latent: Option<Latent<D>>,
     /// The pages at whose end rows are appended. What attention reads before them needs no wait.
@@ -110,22 +104,23 @@ pub struct Plans<D: Backend> {
     pub layers: Vec<LayerPlans>,
 }
 
-/// The products of one layer, by their numbers in [`Plans::products`].
+/// The products of one layer, by their numbers in [`Plans::products`], and those of rows that are normed on the way by theirs in [`Plans::normed`]. These
+/// stand for the first launch of products in a pass without adapters.
 #[derive(Clone, Copy)]
 pub struct LayerPlans {
     pub qkv: usize,
+    pub normed_qkv: Option<usize>,
     pub output: usize,
     /// The products of an MLP that is more than one operation.
     pub mlp: Option<SplitMlp>,
-    /// The products of a pass without adapters, in which no norm is an operation of its own.
-    pub normed: Option<NormedPlans>,
+    /// The products of an MLP without adapters, whose gates are in the first of them.
+    pub gated: Option<GatedMlp>,
 }
 
-/// The products of one layer on rows that are normed on the way, by their numbers in [`Plans::normed`], and the MLP's last one by that in
+/// An MLP in two products: that of the gates and what they let through, by its number in [`Plans::normed`], and the last one, by that in
 /// [`Plans::products`].
 #[derive(Clone, Copy)]
-pub struct NormedPlans {
-    pub qkv: usize,
+pub struct GatedMlp {
     pub gate_up: usize,
     pub down: usize,
 }
@@ -134,6 +129,7 @@ pub struct NormedPlans {
 #[derive(Clone, Copy)]
 pub struct SplitMlp {
     pub gate_up: usize,
+    pub normed: Option<usize>,
     /// Whether gates and what they let through lie apart.
     pub apart: bool,
     pub down: usize,
@@ -180,15 +176,17 @@ impl<D: Backend> Planned<'_, D> {
     /// Plans the products of a layer. `split` says that adapters may come between the products of its MLP.
     fn layer(&mut self, config: &Config, layer: usize, split: bool) -> Result<LayerPlans> {
         let [qkv, output, gate_up, down] = [QKV, OUTPUT, GATE_UP, DOWN].map(|group| Form::of(config, self.dtype, layer, group));
-        let normed = match (self.normed(&qkv)?, self.normed(&gate_up)?) {
-            (Some(qkv), Some(gate_up)) => Some(NormedPlans { qkv, gate_up, down: self.number(down.clone())? }),
-            _ => None,
+        let (normed_qkv, normed) = (self.normed(&qkv)?, self.normed(&gate_up)?);
+        let apart = gate_up.between() > 0;
+        let gated = match normed.filter(|_| !apart) {
+            Some(gate_up) => Some(GatedMlp { gate_up, down: self.number(down.clone())? }),
+            None => None,
         };
         let (qkv, output) = (self.number(qkv)?, self.number(output)?);
-        let apart = gate_up.between() > 0;
         let split = split || apart || down.between() > 0;
-        let mlp = if split { Some(SplitMlp { gate_up: self.number(gate_up)?, apart, down: self.number(down)? }) } else { None };
-        Ok(LayerPlans { qkv, output, mlp, normed })
+        let mlp =
+            if split { Some(SplitMlp { gate_up: self.number(gate_up)?, normed: normed.filter(|_| apart), apart, down: self.number(down)? }) } else { None };
+        Ok(LayerPlans { qkv, normed_qkv, output, mlp, gated })
     }
 }
 
@@ -201,11 +199,9 @@ impl<D: Backend> Plans<D> {
         let (n, hidden, d) = (shape.rows as u64, config.hidden, config.head_dim);
         let (query, key) = (config.query(), config.key());
         let all = query + 2 * key;
-        let norm = |rows: u64, columns: u64| Pointwise::new(dtype, rows, columns, Kind::RmsNorm { eps: config.norm_eps.to_bits(), residual: false });
-        let way = if config.scaling == Scaling::None { Turn::base(config.rope_base) } else { Turn::Table };
+        let norm = Pointwise::new(dtype, n, hidden, Kind::RmsNorm { eps: config.norm_eps.to_bits(), residual: false });
         let apart = config.apart();
         let layout = Layout::spare(&shape);
-        let slots = pools.tokens()?;
         let wide = config.intermediate;
         let batch_invariant = shape.batch_invariant;
         // An MLP in one operation has no such promise.
@@ -233,29 +229,18 @@ impl<D: Backend> Plans<D> {
             AttentionIndex::Paged(pages) if shape.rows == shape.sequences && latent.is_none() => Some(pages.clone()),
             _ => None,
         };
-        let (to, store) = match &appended {
-            Some(_) => (Places::Pages(pools.even(&shape)), Kind::Append { cache: pools.even(&shape), stride: key }),
-            None => (Places::Slots(slots), Kind::Store { slots, stride: key }),
-        };
+        let to = if appended.is_some() { Places::Pages(pools.even(&shape)) } else { Places::Slots(pools.tokens()?) };
         let head_norm = config.head_norm.then(|| config.norm_eps.to_bits());
-        let (columns, heads) = match apart {
-            true => (key, Heads::new(d, way, key, to)),
-            false => (query + key, Heads::new(d, way, all, to).with_first(query).with_kept(2 * key)),
-        };
-        let heads = Pointwise::new(dtype, n, columns, Kind::Heads(heads.with_norm(head_norm)));
-        let turn = if config.head_norm { Kind::Rope { head_dim: d, turn: way } } else { Kind::RopeInPlace { head_dim: d, turn: way, stride: query } };
-        let plan_if = |session: &Session<D>, wanted: bool, op: Pointwise| if wanted { session.plan(op).map(Some) } else { Ok(None) };
+        let heads = Heads::new(d, config.turn(), all, to).with_first(query).with_kept(2 * key).with_norm(head_norm).with_apart(apart);
+        let heads = Pointwise::new(dtype, n, query + key, Kind::Heads(heads));
         Ok(Self {
             shape,
             ids: session.index(&layout.ids(config.vocabulary)?)?,
             tables,
             appended,
             embedding: session.plan(Pointwise::new(dtype, n, hidden, Kind::Embedding { vocabulary: config.vocabulary }))?,
-            norm: session.plan(norm(n, hidden))?,
-            head_norm: plan_if(session, apart && config.head_norm, norm(n * config.heads, d))?,
-            rope: plan_if(session, apart, Pointwise::new(dtype, n, query, turn))?,
-            heads: plan_if(session, latent.is_none(), heads)?,
-            store: plan_if(session, apart && latent.is_none(), Pointwise::new(dtype, n, key, store))?,
+            norm: session.plan(norm)?,
+            heads: if latent.is_none() { Some(session.plan(heads)?) } else { None },
             latent,
             attention: session.plan(attention(config, dtype, shape, read))?,
             products,
@@ -320,10 +305,8 @@ fn attention(config: &Config, dtype: DType, shape: Shape, pools: PoolShape) -> A
         Queries::Even => (Attention::paged(dtype, pools.even(&shape), heads, n / shape.sequences as u64, d), shape.rows / shape.sequences),
         Queries::Ragged { most } => (Attention::ragged_paged(dtype, pools.ragged(&shape, most), heads, d), most),
     };
-    let (q, k) = match config.apart() {
-        true => (config.query(), config.key()),
-        false => (config.query() + 2 * config.key(), 2 * config.key()),
-    };
+    let k = if config.latent { config.key() } else { 2 * config.key() };
+    let q = if config.apart() { config.query() } else { config.query() + k };
     let q = Strides { batch: attention.q_len * q, token: q, head: d };
     let k = Strides { batch: pools.page as u64 * k, token: k, head: d };
     let scale = (f64::from(attention.scale_value()) * config.scaling.sharpness()) as f32;

@@ -12,8 +12,8 @@ use crate::session::Session;
 
 /// Keys and values of a layer.
 pub struct Pool<D: Device> {
-    /// What a pass writes: both side by side, a token after the other, or each on its own.
-    pub written: Vec<Slice<D>>,
+    /// What a pass writes: keys and values side by side, a token after the other, or latents.
+    pub written: Slice<D>,
     pub k: Slice<D>,
     pub v: Slice<D>,
     /// Where pages hold latents, room for those of a pass. k and v then are what a pass makes of them, in memory of all layers.
@@ -49,14 +49,10 @@ impl<D: Backend> Pools<D> {
         }
         let each = tokens * config.key() * dtype.size();
         let pool = |session: &mut Session<D>| {
-            if config.apart() {
-                let (k, v) = (session.alloc(each)?, session.alloc(each)?);
-                return Ok(Pool { written: vec![k.clone(), v.clone()], k, v, gathered: None });
-            }
             let both = session.alloc(2 * each)?;
             let offset = config.key() * dtype.size();
             let v = part(&both, offset, both.len - offset)?;
-            Ok(Pool { written: vec![both.clone()], k: both, v, gathered: None })
+            Ok(Pool { written: both.clone(), k: both, v, gathered: None })
         };
         Ok(Self { shape, layers: (0..config.layers).map(|_| pool(session)).collect::<Result<_>>()? })
     }
@@ -67,7 +63,7 @@ impl<D: Backend> Pools<D> {
         let room = |columns: u64| session.alloc(tokens * columns * dtype.size());
         let (k, v, gathered) = (room(config.key())?, room(config.key())?, room(widest(config, dtype, shape.filled))?);
         let pool = |layer: usize| {
-            let written = vec![room(kept(config, dtype, layer, shape.filled))?];
+            let written = room(kept(config, dtype, layer, shape.filled))?;
             Ok(Pool { written, k: k.clone(), v: v.clone(), gathered: Some(gathered.clone()) })
         };
         Ok(Self { shape, layers: (0..config.layers).map(pool).collect::<Result<_>>()? })

@@ -3,8 +3,8 @@
 use derive_where::derive_where;
 
 use super::setters::setters;
-use super::{Cost, Linear, LinearArgs, Op, Operand, Translate};
-use crate::device::Device;
+use super::{Activation, Cost, Linear, LinearArgs, Op, Operand, Translate};
+use crate::device::{Device, Slice};
 use crate::dtype::DType;
 use crate::error::{Result, ensure};
 
@@ -19,20 +19,24 @@ pub struct GroupedLinear {
     /// The products: 1 to [`MOST_PROBLEMS`], of one dtype and one number of rows. They have no delta, no norms, no gates and no wide outputs, and all are
     /// batch-invariant or none is.
     pub problems: Vec<Linear>,
+    /// The activation of a gate, where the products are a gate and what it lets through: `y = act(Y₀) ⊙ Y₁` is all that is written, of sums that are not
+    /// rounded before. Both have as many outputs, and neither a bias, an activation or a residual. Some backends do not take it: the group without it and
+    /// [`Glu`](super::pointwise::Kind::Glu) do the same in two operations.
+    pub gate: Option<Activation>,
 }
 
 /// The operands of a group of products.
 #[derive_where(Clone, Debug)]
 #[non_exhaustive]
 pub struct GroupedLinearArgs<D: Device> {
-    /// The operands of each product. What one writes no other reads; they may share what they read.
+    /// The operands of each product. What one writes no other reads; they may share what they read. With a gate both have one y.
     pub problems: Vec<LinearArgs<D>>,
 }
 
 impl GroupedLinear {
     /// A group of these products.
     pub fn new(problems: Vec<Linear>) -> Self {
-        Self { problems }
+        Self { problems, gate: None }
     }
 
     /// The element type of all operands, f32 where there is no product.
@@ -47,6 +51,7 @@ impl GroupedLinear {
 
     setters! {
         with_problems: problems = Vec<Linear>;
+        with_gate: gate <- Option<Activation>;
     }
 }
 
@@ -74,21 +79,29 @@ impl Op for GroupedLinear {
         ensure(alike, "grouped_linear: problems", "one dtype, one number of rows, all batch-invariant or none", format_args!("{:?}", self.problems))?;
         let plain = |problem: &Linear| problem.delta.is_none() && problem.no_norm().is_ok() && !problem.wide_outputs;
         let other = self.problems.iter().find(|&problem| !plain(problem));
-        ensure(other.is_none(), "grouped_linear: problems", "products without a delta, norms, gates and wide outputs", format_args!("{other:?}"))
+        ensure(other.is_none(), "grouped_linear: problems", "products without a delta, norms, gates and wide outputs", format_args!("{other:?}"))?;
+        let bare = |problem: &Linear| !problem.bias && !problem.residual && problem.activation.is_none();
+        let pair = matches!(&self.problems[..], [gate, through] if gate.d_out == through.d_out && bare(gate) && bare(through));
+        let wanted = "two products of as many outputs, without bias, activation and residual";
+        ensure(pair || self.gate.is_none(), "grouped_linear: gate", wanted, format_args!("{:?}", self.problems))
     }
 
     fn sizes(&self) -> [u64; 3] {
         let most = |of: fn(&Linear) -> u64| self.problems.iter().map(of).max().unwrap_or(0);
-        [most(|one| one.tokens), self.problems.iter().map(|one| one.d_out).sum(), most(|one| one.d_in)]
+        let columns = self.problems.iter().take(if self.gate.is_some() { 1 } else { MOST_PROBLEMS }).map(|one| one.d_out).sum();
+        [most(|one| one.tokens), columns, most(|one| one.d_in)]
     }
 
     fn cost(&self) -> Cost {
-        self.problems.iter().map(Op::cost).fold(Cost::default(), |sum, own| Cost {
+        let all = self.problems.iter().map(Op::cost).fold(Cost::default(), |sum, own| Cost {
             executed_flops: sum.executed_flops + own.executed_flops,
             useful_flops: sum.useful_flops + own.useful_flops,
             dense_flops: sum.dense_flops + own.dense_flops,
             bytes: sum.bytes + own.bytes,
-        })
+        });
+        // With a gate the y of one of them alone is written.
+        let once = self.problems.first().filter(|_| self.gate.is_some()).map_or(0.0, |one| one.tokens as f64 * one.d_out as f64 * one.dtype.size() as f64);
+        Cost { bytes: all.bytes - once, ..all }
     }
 
     fn translate<A: Device, B: Device>(args: &GroupedLinearArgs<A>, to: &Translate<'_, A, B>) -> Result<GroupedLinearArgs<B>> {
@@ -98,6 +111,17 @@ impl Op for GroupedLinear {
 
     fn operands<'a, D: Device>(&self, args: &'a GroupedLinearArgs<D>, see: &mut dyn FnMut(Operand<'a, D>)) -> Result<()> {
         ensure(args.problems.len() == self.problems.len(), "grouped_linear: operands", format_args!("{} products'", self.problems.len()), args.problems.len())?;
-        self.problems.iter().zip(&args.problems).try_for_each(|(problem, own)| problem.operands(own, see))
+        let (Some(_), [gate, through], [gate_args, own]) = (self.gate, &self.problems[..], &args.problems[..]) else {
+            return self.problems.iter().zip(&args.problems).try_for_each(|(problem, own)| problem.operands(own, see));
+        };
+        let place = |y: &Slice<D>| (D::buffer_id(&y.buffer), y.offset);
+        ensure(place(&gate_args.y) == place(&own.y), "grouped_linear: y", "one y of the gate and of what it lets through", "others")?;
+        gate.operands(gate_args, see)?;
+        // Its y was shown, and would overlap itself.
+        through.operands(own, &mut |operand| {
+            if operand.name != "y" {
+                see(operand);
+            }
+        })
     }
 }

@@ -5,7 +5,7 @@ mod heads;
 mod turn;
 
 pub use args::PointwiseArgs;
-pub use heads::{Heads, Places};
+pub use heads::{Block, Heads, Places};
 pub use turn::Turn;
 
 use super::index::{PageShape, VarlenShape};
@@ -115,7 +115,7 @@ pub enum Kind {
     },
     /// Rotary positions in place as in [`RopeInPlace`](Self::RopeInPlace), of heads that may be normed before, and rows to places of a pool as in
     /// [`Append`](Self::Append) or [`Store`](Self::Store), at once: some columns of each row, as they are when they are turned. In rows `[q | k | v]` the
-    /// heads of q and of k turn, and k and v are kept. What the two say of later launches holds here too.
+    /// heads of q and of k turn, and k and v are kept; q, k and v may lie apart. What the two say of later launches holds here too.
     Heads(Heads),
 }
 

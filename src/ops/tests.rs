@@ -81,6 +81,8 @@ proptest! {
         sane(&Linear { delta: Some(delta), ..linear.clone() })?;
         sane(&linear.clone().with_padded_weights())?;
         sane(&Linear { bias: flag, residual: core, ..linear.clone() }.with_wide_outputs(true))?;
+        let pair = [linear.clone().with_x_stride(x_stride), Linear::new(DType::BF16, [tokens, rank, d_out])];
+        sane(&GroupedLinear::new(pair.to_vec()).with_gate(flag.then_some(Activation::Silu)))?;
         sane(&linear.clone().with_gated(flag).with_input_norm(core.then_some(adapters)))?;
         sane(&Linear { x_stride, w_stride: rank, ..linear })?;
         let mlp = FusedMlp::new(DType::F32, [tokens, d_in, rank, d_out], Activation::Relu);
@@ -97,7 +99,8 @@ proptest! {
         let [store, gates] = [pointwise::Kind::Store { slots: adapters, stride: x_stride }, pointwise::Kind::Glu(Activation::Silu)];
         let to = if core { pointwise::Places::Pages(cache) } else { pointwise::Places::Slots(adapters) };
         let heads = pointwise::Kind::Heads(pointwise::Heads::new(rank, turn, x_stride, to).with_first(d_out).with_kept(d_in));
-        for kind in [heads, pointwise::Kind::L2Normalise, pointwise::Kind::Rope { head_dim: rank, turn }, in_place, embedding, sum, append, store, gates] {
+        let apart = pointwise::Heads::new(rank, turn, x_stride, to).with_first(d_out).with_kept(x_stride.saturating_sub(d_out)).with_apart(true);
+        for kind in [heads, pointwise::Kind::Heads(apart), pointwise::Kind::L2Normalise, pointwise::Kind::Rope { head_dim: rank, turn }, in_place, embedding, sum, append, store, gates] {
             sane(&Pointwise { dtype: DType::F16, rows: tokens, columns: d_in, kind })?;
         }
         sane(&Sample { dtype: if flag { DType::F16 } else { DType::F32 }, rows: tokens, vocabulary: d_in, stride: x_stride, mask: flag })?;
@@ -170,5 +173,43 @@ fn no_heads_are_refused_as_what_they_are() {
         let refused = Attention::dense(DType::F16, 1, heads, [1, 1], 64).validate();
         let told = format!("{} and {}", heads[0], heads[1]);
         assert!(matches!(&refused, Err(Error::Invalid { expected, found, .. }) if expected == "at least 1" && *found == told), "{refused:?}");
+    }
+}
+
+#[test]
+fn rows_that_lie_apart_are_whole_heads_and_then_all_that_is_left() {
+    let to = pointwise::Places::Slots(3);
+    let heads = |first, kept, stride| pointwise::Heads::new(8, pointwise::Turn::base(1e4), stride, to).with_first(first).with_kept(kept).with_apart(true);
+    let validate = |heads| Pointwise::new(DType::F16, 2, 24, pointwise::Kind::Heads(heads)).validate();
+    assert!(validate(heads(16, 16, 32)).is_ok() && validate(heads(24, 5, 29)).is_ok() && validate(heads(0, 24, 24)).is_ok());
+    // A head in two blocks, more in front than turn, columns that nobody keeps behind those that are kept, and less than turns.
+    for [first, kept, stride] in [[12, 20, 32], [32, 8, 40], [16, 16, 40], [8, 8, 24]] {
+        assert!(validate(heads(first, kept, stride)).is_err(), "{first}, {kept}, {stride}");
+    }
+    let blocks = heads(16, 16, 32).blocks(5, 24).map(|block| (block.columns, block.start, block.stride));
+    assert_eq!(blocks, [(0..16, 0, 16), (16..24, 80, 8), (24..32, 120, 8)]);
+    let packed = heads(16, 16, 40).with_apart(false).blocks(5, 24).map(|block| (block.columns, block.start, block.stride));
+    assert_eq!(packed[0], (0..32, 0, 40));
+    assert!(packed[1].0.is_empty() && packed[2].0.is_empty());
+}
+
+#[test]
+fn a_gate_is_two_bare_products_of_as_many_outputs() {
+    let product = |d_in, d_out| Linear::new(DType::F16, [3, d_in, d_out]);
+    let gated = |problems: &[Linear]| GroupedLinear::new(problems.to_vec()).with_gate(Activation::Silu);
+    let pair = gated(&[product(8, 24), product(16, 24)]);
+    assert!(pair.validate().is_ok() && pair.sizes() == [3, 24, 16]);
+    // Both weights and rows are read, and one y is written.
+    assert_eq!(pair.cost().bytes, 2.0 * (24.0 * 24.0 + 3.0 * 24.0 + 3.0 * 24.0));
+    for problems in [
+        vec![product(8, 24)],
+        vec![product(8, 24), product(8, 16)],
+        vec![product(8, 24), product(8, 24).with_bias(true)],
+        vec![product(8, 24).with_residual(true), product(8, 24)],
+        vec![product(8, 24), product(8, 24).with_activation(Activation::Relu)],
+        vec![product(8, 24); 3],
+    ] {
+        let refused = gated(&problems).validate();
+        assert!(matches!(&refused, Err(Error::Invalid { subject, .. }) if subject == "grouped_linear: gate"), "{refused:?}");
     }
 }

@@ -64,6 +64,7 @@ const FEW_HOPPER: Kernels = Kernels {
             | linear/tokens511_f16 (sm90, | linear/odd_n331_everything_f16 (sm90 | linear/norm_tokens300_bf16 (sm90, \
             | linear/short_k_three_deltas384_f16 (sm90:64x192-weight_stationary, | linear/short_k_at_once72_bf16 (sm90, | linear/few_rows2_f16 (sm90_skinny, \
             | linear/wide_tokens9_bf16 (sm90_skinny, | linear/wide_tokens177_f16 (sm90_swap_ab, | grouped_linear/factors_tokens2_bf16 (sm90_skinny, \
+            | grouped_linear/gated_tokens2_bf16 (sm90_skinny_gated, \
             | linear/few_rows_delta_one_adapter_bf16 (sm90_skinny:16x96-rank16-lora,",
     most_flops: "5e7",
 };

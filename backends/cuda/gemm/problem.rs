@@ -20,7 +20,7 @@ params! {
         x_map: map,
         w_map: map,
         gate_map: map,
-        /// Tensor map of the rows of X in a last tile that is not whole.
+        /// Tensor map of the rows of X in a last tile that is not whole, or of a gate's own rows.
         x_last_map: map,
         /// Tensor map of the rows of W that are not whole in the boxes of `w_map`.
         rest_map: map,

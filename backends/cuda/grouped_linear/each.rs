@@ -1,6 +1,7 @@
 //! `grouped_linear` by the launches of its products, each as `linear` chooses it: the variant `each`.
 
 use crate::backends::cuda::gemm::entry::gathered;
+use crate::backends::cuda::grouped_linear::problem::no_gate;
 use crate::backends::cuda::jit::{Arch, Unit, source};
 use crate::backends::cuda::runtime::queue::Queue;
 use crate::backends::cuda::variant::{Cuda, Plan, RunsOn, Table, TensorCores, Variant, choose};
@@ -14,6 +15,7 @@ pub(crate) const EACH: Variant<GroupedLinear> = Variant {
     runs_on: RunsOn::From(80),
     tensor_cores: TensorCores::Without("its kernels are those of linear, which show their own"),
     supports: |op, target| {
+        no_gate(op)?;
         let can = |problem: &Linear| Linear::VARIANTS.iter().any(|variant| variant.accepts(problem, target).is_ok());
         match op.problems.iter().find(|problem| !can(problem)) {
             None => Ok(()),

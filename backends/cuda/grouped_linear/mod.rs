@@ -1,9 +1,12 @@
 //! `grouped_linear` on CUDA: its variants, best first.
 
 pub(crate) mod each;
+pub(crate) mod gated;
+pub(crate) mod problem;
 pub(crate) mod skinny;
 
 use each::EACH;
+use gated::GATED;
 use skinny::SKINNY;
 
 use crate::backends::cuda::variant::{Table, Variant, count, names};
@@ -18,7 +21,7 @@ impl Table for GroupedLinear {
     }
 }
 
-const VARIANTS: [Variant<GroupedLinear>; 2] = [SKINNY, EACH];
+const VARIANTS: [Variant<GroupedLinear>; 3] = [SKINNY, GATED, EACH];
 
 #[cfg(test)]
 mod tests {
@@ -40,5 +43,13 @@ mod tests {
         assert_eq!(name(1, 3, &Target::RTX_3090, &same), Some("each"));
         assert_eq!(name(1, 3, &Target::H200, &|op| op.with_activation(Some(Activation::Silu))), Some("each"));
         assert_eq!(name(1, 3, &Target::H200, &|op| op.with_w_stride(4001)), Some("each"));
+        let gated = |tokens: u64, target: &Target| {
+            let problem = |d_in| Linear::new(DType::F16, [tokens, d_in, 11_008]).with_x_stride(4864).with_padded_weights();
+            let op = GroupedLinear::new(vec![problem(2432), problem(2388)]).with_gate(Activation::Silu);
+            choose(&VARIANTS, &op, target, None).map(|(variant, _)| variant.name).ok()
+        };
+        // Others have no kernel that writes one y: their models take two operations.
+        assert_eq!([gated(1, &Target::H200), gated(16, &Target::H200)], [Some("sm90_skinny_gated"); 2]);
+        assert_eq!([gated(17, &Target::H200), gated(1, &Target::RTX_3090)], [None; 2]);
     }
 }

@@ -3,10 +3,10 @@
 use crate::backends::cuda::gemm::activation::ActivationForm;
 use crate::backends::cuda::gemm::entry::listed;
 use crate::backends::cuda::gemm::problem::{GemmParams, HALVES, Product, fits, gemm_header, half};
-use crate::backends::cuda::gemm::repack::padded;
 use crate::backends::cuda::gemm::sm80::units::fallback_units;
 use crate::backends::cuda::gemm::sm90::skinny::SkinnyShape;
 use crate::backends::cuda::gemm::sm90::skinny_config::Stream;
+use crate::backends::cuda::grouped_linear::problem::{no_gate, streams};
 use crate::backends::cuda::jit::{Arch, Unit, source};
 use crate::backends::cuda::linear::problem::unpacked;
 use crate::backends::cuda::runtime::queue::Queue;
@@ -15,7 +15,7 @@ use crate::backends::cuda::variant::{Cuda, Launch, Plan, RunsOn, TensorCores, Va
 use crate::device::Slice;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::ops::{GroupedLinear, GroupedLinearArgs, Linear};
+use crate::ops::{GroupedLinear, GroupedLinearArgs};
 
 pub(crate) const SKINNY: Variant<GroupedLinear> = Variant {
     name: "sm90_skinny",
@@ -24,10 +24,11 @@ pub(crate) const SKINNY: Variant<GroupedLinear> = Variant {
     tensor_cores: TensorCores::By("HGMMA"),
     supports: |op, target| {
         half(op.dtype())?;
+        no_gate(op)?;
         if op.tokens() > ROWS || op.problems.len() > MOST {
             return Err(format!("{} products of {} rows: it takes {MOST} of {ROWS}", op.problems.len(), op.tokens()));
         }
-        op.problems.iter().try_for_each(takes)?;
+        op.problems.iter().try_for_each(streams)?;
         fits(SHAPE.shared_bytes(), target)
     },
     suits: |op, _| if op.problems.len() > 1 { Ok(()) } else { Err("one product: its own launch divides K where that is faster".into()) },
@@ -62,16 +63,6 @@ params! {
         /// Whether W and bias are read before the PDL wait.
         ahead: u32,
     }
-}
-
-/// Whether the kernel takes a product among others, or why not.
-fn takes(op: &Linear) -> std::result::Result<(), String> {
-    if ActivationForm::of(op.activation) != ActivationForm::Floor {
-        return Err("an activation: it is compiled for none but relu".into());
-    }
-    // No operand is copied first. The stride of a single row is never used.
-    let x_stride = if op.tokens == 1 { padded(op.d_in) } else { op.x_stride };
-    SkinnyShape::supports(op.dtype, [op.tokens, op.d_out, op.d_in], [x_stride, op.w_stride])
 }
 
 fn unit(dtype: DType) -> Unit {

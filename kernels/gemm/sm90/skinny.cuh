@@ -157,7 +157,7 @@ __device__ __forceinline__ void skinny_products(const GemmParams &p, Share tile_
         }
     };
     auto multiply = [&](u32 part, bool more) {
-        u64 x = wgmma_descriptor(shared_address(ring.x(GATED ? 0 : part)), 16, 8 * LINE, SWIZZLE_128);
+        u64 x = wgmma_descriptor(shared_address(ring.x(GATED && !PAIRED ? 0 : part)), 16, 8 * LINE, SWIZZLE_128);
         wgmma_fence();
 #pragma unroll
         for (u32 i = 0; i < FRAGMENTS; i++) {

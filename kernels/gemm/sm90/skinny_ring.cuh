@@ -10,6 +10,13 @@
 #include "ptx/copy.cuh"
 #include "gemm/gemm_params.cuh"
 
+// Whether the gate of a gated product has rows of its own (SKINNY_PAIRED), which `x_last_map` is the map of.
+#ifdef SKINNY_PAIRED
+constexpr bool PAIRED = true;
+#else
+constexpr bool PAIRED = false;
+#endif
+
 constexpr int SKINNY_THREADS = 384, SKINNY_LOADER = 256, TOKEN_BLOCKS = TOKENS / 8;
 constexpr u32 LINE = 128;   // bytes of a row of a stage: the width of the swizzle
 constexpr u32 W_PART = SKINNY_ROWS * LINE, X_PART = TOKENS * LINE;
@@ -121,7 +128,7 @@ struct NothingBeside {
 template <bool GATED, class Beside>
 __device__ __forceinline__ void skinny_tokens_step(const GemmParams &p, const SkinnyRing &ring, bool alone, i32 k, Beside &beside) {
     // A block's share of the parts, and whole patterns of the swizzle.
-    constexpr u32 PARTS = GATED ? 1 : 2, SHARE = TOKENS * PARTS / SKINNY_CLUSTER < 8 ? 8 : TOKENS * PARTS / SKINNY_CLUSTER;
+    constexpr u32 PARTS = GATED && !PAIRED ? 1 : 2, SHARE = TOKENS * PARTS / SKINNY_CLUSTER < 8 ? 8 : TOKENS * PARTS / SKINNY_CLUSTER;
     static_assert(TOKENS % SHARE == 0, "a share lies in one part");
     u64 *full = &ring.full[ring.stage];
     mbarrier_arrive_expect(full, PARTS * X_PART + beside.bytes());
@@ -129,10 +136,12 @@ __device__ __forceinline__ void skinny_tokens_step(const GemmParams &p, const Sk
 #pragma unroll
     for (u32 piece = 0; piece < PARTS * TOKENS / SHARE; piece++) {
         u32 part = piece * SHARE / TOKENS, token = piece * SHARE % TOKENS;
+        const tensor_map *map = PAIRED && part > 0 ? &p.x_last_map : &p.x_map;
+        i32 column = PAIRED ? k : k + i32(part) * 64;
         if (alone) {
-            tma_load_2d(ring.x(part) + token * LINE, &p.x_map, full, k + part * 64, token);
+            tma_load_2d(ring.x(part) + token * LINE, map, full, column, token);
         } else if (piece == cluster_rank()) {
-            tma_load_2d_multicast(ring.x(part) + token * LINE, &p.x_map, full, k + part * 64, token, (1 << SKINNY_CLUSTER) - 1);
+            tma_load_2d_multicast(ring.x(part) + token * LINE, map, full, column, token, (1 << SKINNY_CLUSTER) - 1);
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Heads of new tokens on their way into a cache.
 
+use std::ops::Range;
+
 use super::turn::Turn;
 use crate::error::{Result, ensure};
 use crate::ops::index::PageShape;
@@ -15,7 +17,7 @@ pub struct Heads {
     pub turn: Turn,
     /// The eps of a norm of each head before it is turned, as the bits of an f32. What is normed is rounded before it is turned.
     pub norm: Option<u32>,
-    /// Elements from a row to the next.
+    /// Elements from a row to the next; of rows that lie apart, all columns of a row.
     pub stride: u64,
     /// The column where what goes to the pool begins.
     pub first: u64,
@@ -23,6 +25,29 @@ pub struct Heads {
     pub kept: u64,
     /// The places of the rows in the pool.
     pub to: Places,
+    /// Whether rows lie in up to three blocks, one behind the other and each packed: the columns in front of the first that is kept, those from it on
+    /// that turn, and the rest. Rows `[q | k | v]` are then all of q, all of k and all of v.
+    pub apart: bool,
+}
+
+/// Neighbouring columns of rows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Block {
+    /// The columns of a row.
+    pub columns: Range<u64>,
+    /// The element where those of the first row begin.
+    pub start: u64,
+    /// Elements from a row to the next.
+    pub stride: u64,
+}
+
+impl Block {
+    /// The columns of the block that lie in `other`.
+    pub fn within(&self, other: Range<u64>) -> Range<u64> {
+        let start = self.columns.start.max(other.start);
+        start..self.columns.end.min(other.end).max(start)
+    }
 }
 
 /// The places in a pool of new tokens.
@@ -37,13 +62,14 @@ pub enum Places {
 impl Heads {
     /// Heads of rows that lie `stride` elements apart, which are turned; all columns from the first one on go to the pool.
     pub const fn new(head_dim: u64, turn: Turn, stride: u64, to: Places) -> Self {
-        Self { head_dim, turn, norm: None, stride, first: 0, kept: stride, to }
+        Self { head_dim, turn, norm: None, stride, first: 0, kept: stride, to, apart: false }
     }
 
     setters! {
         with_norm: norm <- Option<u32>;
         with_first: first = u64;
         with_kept: kept = u64;
+        with_apart: apart = bool;
     }
 
     /// Rows of the pool.
@@ -59,6 +85,19 @@ impl Heads {
         columns.max(self.first.saturating_add(self.kept))
     }
 
+    /// The blocks that hold `rows` rows, of which `columns` columns are turned, in the order of their columns; some may have no columns.
+    pub fn blocks(&self, rows: u64, columns: u64) -> [Block; 3] {
+        let reach = self.reach(columns);
+        if !self.apart {
+            return [0..reach, reach..reach, reach..reach].map(|columns| Block { start: columns.start, columns, stride: self.stride });
+        }
+        [0..self.first, self.first..columns, columns..reach].map(|columns| Block {
+            start: rows.saturating_mul(columns.start),
+            stride: columns.end.saturating_sub(columns.start),
+            columns,
+        })
+    }
+
     /// Every rule but those of rotary positions and pages.
     pub(super) fn validate(&self, columns: u64, size: u64) -> Result<()> {
         expect_size("pointwise: pool", &[self.pool_rows(), self.kept, size])?;
@@ -70,6 +109,16 @@ impl Heads {
             "pointwise: first, kept",
             format_args!("columns within a row of {}", self.stride),
             format_args!("{}, {}", self.first, self.kept),
+        )?;
+        if !self.apart {
+            return Ok(());
+        }
+        let sound = self.first <= columns && self.first.is_multiple_of(self.head_dim) && self.first.saturating_add(self.kept) == self.stride;
+        ensure(
+            sound && columns <= self.stride,
+            "pointwise: first, kept, stride of rows apart",
+            format_args!("whole heads of {} within {columns} columns, then all that is left of a row", self.head_dim),
+            format_args!("{}, {}, {}", self.first, self.kept, self.stride),
         )
     }
 }

@@ -16,9 +16,10 @@ use super::support::{Test, on_device};
 use super::tiny::latents;
 
 pub fn trials<D: Backend>(device: &Arc<D>) -> Vec<Trial> {
-    let tests: [Test<D>; 2] = [
+    let tests: [Test<D>; 3] = [
         ("engine: a step whose launches are timed gives the tokens that it gives else", changes_nothing),
         ("engine: the launches of a step are timed in their order", in_order),
+        ("engine: a factored layer has as few launches as the backend can do", factored),
     ];
     on_device(device, tests)
 }
@@ -82,6 +83,26 @@ fn in_order<D: Backend>(device: &Arc<D>) {
         assert!(sum > 0.2 * step.seconds, "{sum} of {}", step.seconds);
         let product = step.launches.iter().find(|launch| launch.role == "output").unwrap();
         assert_eq!(product.sizes[1..], [tiny.files.config.hidden, tiny.files.config.query()], "{product:?}");
+    }
+}
+
+/// The launches of the first layer, of two factors each, of a prompt's step and of one behind it.
+fn factored<D: Backend>(device: &Arc<D>) {
+    let tiny = tiny(8);
+    let mut engine = engine(device, &tiny, roomy().with_invariant(false), false);
+    engine.submit(Request::new((0..25).collect(), 3)).unwrap();
+    let (mut outputs, mut steps): (_, Vec<TimedStep>) = (Vec::new(), Vec::new());
+    while !engine.is_idle() {
+        engine.time_next(1);
+        engine.step(0, &mut outputs).unwrap();
+        steps.extend(engine.take_timed());
+    }
+    let many = ["norm", "qkv", "qkv", "heads", "attention", "output", "output", "norm", "gate_up", "gate_up", "glu", "down", "down"];
+    // A backend of which every product may norm its rows has gates as well.
+    let few = many.into_iter().filter(|role| device.hints().normed_outputs != Some(u64::MAX) || !["norm", "glu"].contains(role));
+    for (step, wanted) in [(&steps[0], many.to_vec()), (&steps[1], few.collect())] {
+        let roles: Vec<&str> = step.launches.iter().map(|launch| launch.role).skip(1).take(wanted.len()).collect();
+        assert_eq!(roles, wanted, "{} rows", step.rows);
     }
 }
 

@@ -113,6 +113,13 @@ pub fn kinds() -> Vec<Kind> {
             rank: |_, number| [Some(311), Some(5), Some(313), Some(319), None, Some(315), Some(312)][number],
             ..plain("llama, ranks near lines", json!({"model_type": "llama"}))
         },
+        Kind {
+            head_norm: true,
+            heads: [4, 2],
+            head_dim: 40,
+            rank: |layer, number| (layer == 1).then_some(9 + 5 * number),
+            ..plain("qwen3, a factored layer", json!({"model_type": "qwen3", "head_dim": 40, "num_attention_heads": 4, "num_key_value_heads": 2}))
+        },
         // A step's few launches on a GPU: heads that are turned as they are appended, caches that a block has whole, norms inside products.
         Kind {
             heads: [4, 2],
@@ -125,7 +132,7 @@ pub fn kinds() -> Vec<Kind> {
 
 /// Models whose pages hold latents of keys and values.
 pub fn latents() -> Vec<Kind> {
-    let [plain, other, qwen3, two_factors] = [8, 8, 7, 11].map(|number| kinds().swap_remove(number));
+    let [plain, other, qwen3, two_factors] = [8, 8, 7, 12].map(|number| kinds().swap_remove(number));
     let latent = |mut config: Value| {
         config["low_rank"] = json!({"latent": true});
         config

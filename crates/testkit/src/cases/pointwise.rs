@@ -98,16 +98,19 @@ fn paged(name: String, op: Pointwise, lengths: &'static [i32]) -> Case {
     })
 }
 
-/// Heads of rows `[q | k | v]`, to pages and to slots; of k and v there are as many.
-fn heads(name: &str, dtype: DType, [head_dim, queries, keys]: [u64; 3], turn: Turn, norm: Option<u32>) -> [Case; 2] {
+/// Heads of rows `[q | k | v]`, and of q, k and v that lie apart, to pages and to slots; of k and v there are as many.
+fn heads(name: &str, dtype: DType, [head_dim, queries, keys]: [u64; 3], turn: Turn, norm: Option<u32>) -> Vec<Case> {
     const LENGTHS: &[i32] = &[9, 2, 0, 5];
     let (columns, all) = ((queries + keys) * head_dim, (queries + 2 * keys) * head_dim);
-    let kind = |to| Kind::Heads(Heads::new(head_dim, turn, all, to).with_norm(norm).with_first(queries * head_dim).with_kept(2 * keys * head_dim));
-    let op = |rows, to| Pointwise::new(dtype, rows, columns, kind(to));
-    [
-        paged(format!("heads_{name}_pages_{dtype}"), op(12, Places::Pages(cache(4, LENGTHS))), LENGTHS),
-        case(format!("heads_{name}_slots"), op(9, Places::Slots(20))),
-    ]
+    let heads = |to| Heads::new(head_dim, turn, all, to).with_norm(norm).with_first(queries * head_dim).with_kept(2 * keys * head_dim);
+    let both = |(lie, apart): (&str, bool)| {
+        let op = |rows, to| Pointwise::new(dtype, rows, columns, Kind::Heads(heads(to).with_apart(apart)));
+        [
+            paged(format!("heads_{name}{lie}_pages_{dtype}"), op(12, Places::Pages(cache(4, LENGTHS))), LENGTHS),
+            case(format!("heads_{name}{lie}_slots"), op(9, Places::Slots(20))),
+        ]
+    };
+    [("", false), ("_apart", true)].into_iter().flat_map(both).collect()
 }
 
 fn pool(dtype: DType, batch: u64, total: u64, columns: u64) -> Result<Pointwise> {
@@ -171,9 +174,16 @@ pub(super) fn cases() -> Vec<Case> {
         cases.extend(heads("d10", dtype, [10, 3, 1], base, norm));
         cases.extend(heads("d64_norm_table", dtype, [64, 2, 1], Turn::Table, norm));
         // Keys alone, and columns that end inside a head.
-        let apart = |stride, kept| Kind::Heads(Heads::new(64, base, stride, Places::Slots(11)).with_kept(kept));
-        cases.push(case("heads_keys", Pointwise::new(dtype, 7, 3 * 64, apart(3 * 64, 3 * 64))));
-        cases.push(case("heads_part", Pointwise::new(dtype, 7, 3 * 64, apart(4 * 64, 3 * 64 + 24))));
+        let alone = |stride, kept| Kind::Heads(Heads::new(64, base, stride, Places::Slots(11)).with_kept(kept));
+        cases.push(case("heads_keys", Pointwise::new(dtype, 7, 3 * 64, alone(3 * 64, 3 * 64))));
+        cases.push(case("heads_part", Pointwise::new(dtype, 7, 3 * 64, alone(4 * 64, 3 * 64 + 24))));
+        // Apart: no query, a value of another width than its key that ends inside a head, and values alone.
+        let apart =
+            |first, kept| Kind::Heads(Heads::new(64, base, first + kept, Places::Slots(11)).with_norm(norm).with_first(first).with_kept(kept).with_apart(true));
+        cases.push(case("heads_apart_keys", Pointwise::new(dtype, 7, 2 * 64, apart(0, 3 * 64))));
+        cases.push(case("heads_apart_part", Pointwise::new(dtype, 7, 3 * 64, apart(2 * 64, 64 + 23))));
+        cases.push(case("heads_apart_values", Pointwise::new(dtype, 7, 64, apart(64, 2 * 64))));
+        cases.push(case("heads_apart_one", Pointwise::new(dtype, 1, 3 * 64, apart(2 * 64, 2 * 64))));
     }
     cases.extend(heads("d256", DType::F16, [256, 2, 1], base, Some(eps())));
     cases.extend(heads("d96_many", DType::BF16, [96, 40, 8], base, None));

@@ -78,7 +78,14 @@ impl Upload for GroupedLinear {
     fn upload<D: Device>(&self, host: &grouped_linear::Host, session: &mut Session<D>, stage: &mut Stage<D>) -> Result<GroupedLinearArgs<D>> {
         let mut problems: Vec<LinearArgs<D>> = Vec::new();
         for (number, (problem, own)) in self.problems.iter().zip(&host.problems).enumerate() {
-            let mut args = problem.upload(own, session, stage)?;
+            let mut args = match problems.first().filter(|_| self.gate.is_some()) {
+                // With a gate there is one y.
+                Some(first) => {
+                    let x = stage.rows(session, "x", problem.dtype, &own.x, [problem.d_in, problem.x_stride])?;
+                    LinearArgs::new(x, stage.rows(session, "w", problem.dtype, &own.w, [problem.d_in, problem.w_stride])?, first.y.clone())
+                }
+                None => problem.upload(own, session, stage)?,
+            };
             // Products of one x share it, as they do in a model.
             let mut before = self.problems.iter().zip(&host.problems).zip(&problems).take(number);
             let same = before.find(|((other, of), _)| of.x == own.x && (other.d_in, other.x_stride) == (problem.d_in, problem.x_stride));

@@ -14,7 +14,7 @@ use super::Test;
 use super::work::noise;
 
 pub fn tests<B: Backend>() -> Vec<(&'static str, Test<B>)> {
-    vec![("heads that are normed, turned and kept at once have the bits of one operation after another", at_once)]
+    vec![("heads that are normed, turned and kept at once have the bits of one operation after another, side by side and apart", at_once)]
 }
 
 /// Heads of q and of k, tokens of a page, and new tokens of each of three sequences.
@@ -62,6 +62,14 @@ fn compare<B: Backend>(session: &mut Session<B>, dtype: DType, head_dim: u64, no
         .with_pool(pool.clone());
     session.run(&plan, &args)?;
     let found = [session.read(&y)?, session.read(&pool)?];
+    // The same of q, k and v that lie apart: all rows of one behind all of the other.
+    let widths = [first, turned - first, all - turned].map(|columns| (columns * dtype.size()) as usize);
+    let plan = session.plan(op(turned, Kind::Heads(heads.with_apart(true))))?;
+    let (y, pool) = (session.upload(&apart(&x, widths))?, session.upload(&before)?);
+    let args = args.with_x(y.clone()).with_y(y.clone()).with_pool(pool.clone());
+    session.run(&plan, &args)?;
+    let found_apart = [session.read(&y)?, session.read(&pool)?];
+    assert!(found_apart == [apart(&found[0], widths), found[1].clone()], "{dtype}, heads of {head_dim} apart, normed: {}, paged: {paged}", norm.is_some());
 
     let mut x = x;
     if let Some(eps) = norm {
@@ -91,4 +99,11 @@ fn compare<B: Backend>(session: &mut Session<B>, dtype: DType, head_dim: u64, no
     assert!(found == expected, "{dtype}, heads of {head_dim}, normed: {}, paged: {paged}", norm.is_some());
     assert!(found[1] != before, "tokens are kept");
     Ok(())
+}
+
+/// Rows of parts of those widths, in bytes: all rows of a part behind all of the one before.
+fn apart(rows: &[u8], widths: [usize; 3]) -> Vec<u8> {
+    let all: usize = widths.iter().sum();
+    let starts = [0, widths[0], widths[0] + widths[1]];
+    starts.iter().zip(widths).flat_map(|(&start, width)| rows.chunks_exact(all).flat_map(move |row| row[start..start + width].to_vec())).collect()
 }

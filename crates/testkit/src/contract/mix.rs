@@ -143,6 +143,17 @@ fn operations<B: Backend>(session: &mut Session<B>, dtype: DType) -> Result<(Vec
             let own = |at: &mut Places<B>| LinearArgs::new(x.clone(), at.usual(wide * wide), at.any(rows));
             GroupedLinearArgs::new(vec![own(at), own(at)])
         }));
+        let op = GroupedLinear::new(vec![Linear::new(dtype, [tokens, wide, wide]); 2]).with_gate(Activation::Silu);
+        match session.plan(op) {
+            Ok(plan) => all.push(draw(plan, move |at| {
+                let y = at.any(rows);
+                let own = |at: &mut Places<B>| LinearArgs::new(at.any(rows), at.usual(wide * wide), y.clone());
+                GroupedLinearArgs::new(vec![own(at), own(at)])
+            })),
+            // Not every backend has gates with rows of their own.
+            Err(Error::Unsupported { .. }) => {}
+            Err(error) => return Err(error),
+        }
         let op = FusedMlp::new(dtype, [tokens, wide, wide, wide], Activation::Silu).with_residual(true);
         all.push(draw(session.plan(op)?, move |at| {
             FusedMlpArgs::new(at.any(rows), at.any(wide * wide), at.usual(wide * wide), at.any(rows)).with_residual(Some(at.any(rows)))

@@ -209,6 +209,23 @@ fn pool<R: Rounding>(op: &Pointwise, heads: &Heads, host: &Host, rows: &[Vec<f64
     Output { name: "pool".into(), dtype: op.dtype, rounded: op.dtype, elements, least: 0.0, cut: 0, integers: false }
 }
 
+/// Heads of rows that lie apart: those of rows side by side, in another order.
+fn apart<R: Rounding>(op: &Pointwise, heads: Heads, host: &Host, rounding: R) -> Result<Vec<Output>> {
+    expect_len("pointwise: x", &host.x, op.rows * heads.stride)?;
+    let (rows, all) = (op.rows as usize, heads.stride as usize);
+    let mut order = Vec::new();
+    for columns in [0..heads.first as usize, heads.first as usize..op.columns as usize, op.columns as usize..all] {
+        order.extend((0..rows).flat_map(|row| columns.clone().map(move |column| row * all + column)));
+    }
+    let mut x = vec![0.0; order.len()];
+    order.iter().zip(&host.x).for_each(|(&to, value)| x[to] = *value);
+    let mut outputs = op.clone().with_kind(Kind::Heads(heads.with_apart(false))).evaluate(&Host { x, ..host.clone() }, rounding)?;
+    if let Some(y) = outputs.iter_mut().find(|output| output.name == "y") {
+        y.elements = order.iter().map(|&from| y.elements.get(from).copied().flatten()).collect();
+    }
+    Ok(outputs)
+}
+
 impl Define for Pointwise {
     type Host = Host;
 
@@ -218,6 +235,9 @@ impl Define for Pointwise {
 
     fn evaluate<R: Rounding>(&self, host: &Host, rounding: R) -> Result<Vec<Output>> {
         self.validate()?;
+        if let Some(heads) = self.heads().filter(|heads| heads.apart) {
+            return apart(self, heads, host, rounding);
+        }
         expect_len("pointwise: x", &host.x, pitched_len(self.x_rows(), x_columns(self), self.stride()))?;
         expect_optional("pointwise: weight", host.weight.as_deref(), self.has_weight(), self.columns)?;
         expect_optional("pointwise: bias", host.bias.as_deref(), self.is_layer_norm(), self.columns)?;
