@@ -257,8 +257,9 @@ impl<D: Device> Session<D> {
             let variant = name.split_once(':').map_or(name, |(variant, _)| variant);
             ensure(known.contains(&variant), format_args!("{} variant", O::NAME), format_args!("one of {known:?}"), name)?;
         }
-        let inner = self.device.plan(&op, only)?;
-        let workspace = Slice::new(self.device.workspace(&inner)?, 0, D::workspace_bytes(&inner));
+        let plan = || self.device.plan(&op, only).and_then(|inner| self.device.workspace(&inner).map(|workspace| (inner, workspace)));
+        let (inner, workspace) = self.counted.plan_time.on(plan)?;
+        let workspace = Slice::new(workspace, 0, D::workspace_bytes(&inner));
         self.counted.plan(workspace.len);
         Ok(Plan { op, inner, workspace, session: self.id })
     }
