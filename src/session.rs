@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::backend::Kernel;
-use crate::device::{Caps, Clock, Device, Slice};
+use crate::device::{Caps, Clock, Device, Filler, Slice};
 use crate::dtype::DType;
 use crate::error::{Result, ensure};
 use crate::ops::index::{AdapterCodes, Codes, HostIndex, Index, Pinned};
@@ -92,6 +92,17 @@ impl<D: Device> Session<D> {
         self.own("write", dst)?;
         ensure(bytes.len() as u64 <= dst.len, "write", format_args!("at most {} bytes", dst.len), bytes.len())?;
         self.device.write(&mut self.queue, dst, bytes)
+    }
+
+    /// Writes all of `dst`, piece by piece, as `fill` makes it from a place on ([`Filler`]). What is made goes to the device while more is made, so that large
+    /// data has no other copy on the host.
+    ///
+    /// # Errors
+    /// What `fill` fails with; `dst` then may hold anything.
+    pub fn write_with(&mut self, dst: &Slice<D>, fill: &mut Filler<'_>) -> Result<()> {
+        self.outside_capture("write_with")?;
+        self.own("write_with", dst)?;
+        self.device.write_with(&mut self.queue, dst, fill)
     }
 
     /// The bytes of `src`, after all earlier work. Blocks.
