@@ -134,10 +134,17 @@ impl DType {
 
     /// Little-endian elements of this type as f32, which holds each of them.
     pub fn decode_f32(self, bytes: &[u8]) -> Vec<f32> {
+        let mut values = vec![0.0; bytes.len() / self.size() as usize];
+        self.decode_f32_into(bytes, &mut values);
+        values
+    }
+
+    /// Writes elements to `values`, which has room for just them, as [`decode_f32`](Self::decode_f32) gives them.
+    pub(crate) fn decode_f32_into(self, bytes: &[u8], values: &mut [f32]) {
         match self {
-            Self::F16 => widened(bytes, <[f16]>::convert_to_f32_slice, f16::from_le_bytes),
-            Self::BF16 => widened(bytes, <[bf16]>::convert_to_f32_slice, bf16::from_le_bytes),
-            Self::F32 => bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
+            Self::F16 => widened(bytes, values, <[f16]>::convert_to_f32_slice, f16::from_le_bytes),
+            Self::BF16 => widened(bytes, values, <[bf16]>::convert_to_f32_slice, bf16::from_le_bytes),
+            Self::F32 => bytes.chunks_exact(4).zip(values).for_each(|(b, value)| *value = f32::from_le_bytes([b[0], b[1], b[2], b[3]])),
         }
     }
 }
@@ -162,17 +169,15 @@ fn rounded<T: Copy + Default>(values: &[f32], bytes: &mut [u8], round: impl Fn(&
     }
 }
 
-/// The values of elements that `widen` widens many at a time, as processors have instructions for.
-fn widened<T: Copy + Default>(bytes: &[u8], widen: impl Fn(&[T], &mut [f32]), of_bytes: impl Fn([u8; 2]) -> T) -> Vec<f32> {
+/// Writes the values of elements that `widen` widens many at a time, as processors have instructions for.
+fn widened<T: Copy + Default>(bytes: &[u8], values: &mut [f32], widen: impl Fn(&[T], &mut [f32]), of_bytes: impl Fn([u8; 2]) -> T) {
     const MANY: usize = 1024;
-    let mut values = vec![0.0; bytes.len() / 2];
     let mut read = [T::default(); MANY];
     for (to, from) in values.chunks_mut(MANY).zip(bytes.chunks(2 * MANY)) {
         let read = &mut read[..to.len()];
         read.iter_mut().zip(from.chunks_exact(2)).for_each(|(element, bytes)| *element = of_bytes([bytes[0], bytes[1]]));
         widen(read, to);
     }
-    values
 }
 
 /// `value` with its low 32 bits folded into one. `half` looks at the upper half of an f64 alone, and so takes a value just above a midpoint
