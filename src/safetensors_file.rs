@@ -322,6 +322,41 @@ mod tests {
     }
 
     #[test]
+    fn elements_are_given_in_any_type_from_any_place_on() {
+        // More than a thread takes at a time, in memory and on disk.
+        let values: Vec<f32> = (0..300_000).map(|at| at as f32 / 7.0 - 20_000.0).collect();
+        let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();
+        for (stored, name) in [(DType::F32, "F32"), (DType::F16, "F16"), (DType::BF16, "BF16")] {
+            let data = stored.encode_f32(&values);
+            let header = format!(r#"{{"x":{{"dtype":"{name}","shape":[300000],"data_offsets":[0,{}]}}}}"#, data.len());
+            let whole = [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &data].concat();
+            std::fs::write(&path, &whole).unwrap();
+            for open in [TensorFile::open(&path).unwrap(), TensorFile::from_bytes("t", whole).unwrap()] {
+                for dtype in DType::ALL {
+                    let (all, size) = (dtype.encode_f32(&stored.decode_f32(&data)), dtype.size() as usize);
+                    for (from, count) in [(0, 300_000), (123_457, 150_001), (299_999, 1), (300_000, 0)] {
+                        let mut to = vec![0xff; count * size];
+                        open.elements_into("x", dtype, from as u64, &mut to).unwrap();
+                        assert!(to == all[from * size..][..count * size], "{count} of {stored} in {dtype} from {from}");
+                    }
+                    assert!(open.elements_into("x", dtype, 299_999, &mut vec![0; 2 * size]).is_err(), "beyond the end");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn elements_that_are_no_finite_numbers_are_refused() {
+        let header = r#"{"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
+        let refused = |value: f32, dtype: DType| {
+            let open = file(header, &[1f32, value].map(f32::to_le_bytes).concat()).unwrap();
+            open.elements_into("x", dtype, 0, &mut vec![0; 2 * dtype.size() as usize]).unwrap_err().to_string()
+        };
+        assert!(refused(f32::NAN, DType::F32).contains("NaN at element 1") && refused(f32::INFINITY, DType::BF16).contains("inf at element 1"));
+        assert!(refused(1e6, DType::F16).contains("values that f16 can hold"));
+    }
+
+    #[test]
     fn a_file_that_is_cut_short_while_it_is_open_is_an_error() {
         let header = r#"{"x":{"dtype":"F16","shape":[4096],"data_offsets":[0,8192]}}"#;
         let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();
