@@ -126,11 +126,11 @@ impl Cuda {
 
 impl Open for Cuda {
     fn list() -> Result<Vec<Caps>> {
-        Ok(find(kernels())?.1.into_iter().map(|found| found.caps).collect())
+        Ok(find(kernels)?.1.into_iter().map(|found| found.caps).collect())
     }
 
     fn open(index: usize) -> Result<Self> {
-        let (driver, mut found) = find(kernels())?;
+        let (driver, mut found) = find(kernels)?;
         if index >= found.len() {
             return Err(Error::NoBackend { name: format!("cuda:{index}"), reason: format!("devices are numbered from 0 to {}", found.len() - 1) });
         }
