@@ -3,7 +3,7 @@
 mod parts;
 
 use crate::backend::{Backend, Kernel};
-use crate::device::{Caps, Clock, Clocks, Device, Hints, Slice};
+use crate::device::{Caps, Clock, Clocks, Device, Filler, Hints, Slice};
 use crate::error::Result;
 use crate::ops::{Attention, Checksum, CodebookGemm, FusedMlp, GroupedLinear, Linear, Op, Pointwise, PrefixAttention, Sample, Translate};
 use parts::other_device;
@@ -65,6 +65,7 @@ trait ErasedDevice: Send + Sync {
     fn queue(&self) -> Result<AnyPart>;
     fn alloc(&self, bytes: u64, host: bool) -> Result<AnyBuffer>;
     fn write(&self, queue: &mut AnyPart, dst: &Slice<AnyDevice>, src: &[u8]) -> Result<()>;
+    fn write_with(&self, queue: &mut AnyPart, dst: &Slice<AnyDevice>, fill: &mut Filler<'_>) -> Result<()>;
     fn read(&self, queue: &mut AnyPart, src: &Slice<AnyDevice>, dst: &mut [u8]) -> Result<()>;
     fn read_after(&self, queue: &mut AnyPart, event: &AnyPart, src: &Slice<AnyDevice>, dst: &mut [u8]) -> Result<()>;
     fn copy(&self, queue: &mut AnyPart, src: &Slice<AnyDevice>, dst: &Slice<AnyDevice>) -> Result<()>;
@@ -118,6 +119,10 @@ impl<D: Device> ErasedDevice for D {
 
     fn write(&self, queue: &mut AnyPart, dst: &Slice<AnyDevice>, src: &[u8]) -> Result<()> {
         Device::write(self, queue.get_mut()?, &inner(dst)?, src)
+    }
+
+    fn write_with(&self, queue: &mut AnyPart, dst: &Slice<AnyDevice>, fill: &mut Filler<'_>) -> Result<()> {
+        Device::write_with(self, queue.get_mut()?, &inner(dst)?, fill)
     }
 
     fn read(&self, queue: &mut AnyPart, src: &Slice<AnyDevice>, dst: &mut [u8]) -> Result<()> {
@@ -266,6 +271,10 @@ impl Device for AnyDevice {
 
     fn write(&self, queue: &mut AnyPart, dst: &Slice<Self>, src: &[u8]) -> Result<()> {
         self.device.write(queue, dst, src)
+    }
+
+    fn write_with(&self, queue: &mut AnyPart, dst: &Slice<Self>, fill: &mut Filler<'_>) -> Result<()> {
+        self.device.write_with(queue, dst, fill)
     }
 
     fn read(&self, queue: &mut AnyPart, src: &Slice<Self>, dst: &mut [u8]) -> Result<()> {

@@ -48,6 +48,18 @@ pub trait Device: Sized + Send + Sync + 'static {
     }
     /// Copies `src` to the start of `dst`. The caller may reuse `src` when this returns.
     fn write(&self, queue: &mut Self::Queue, dst: &Slice<Self>, src: &[u8]) -> Result<()>;
+    /// Writes all of `dst`, piece by piece, as `fill` makes it: a device that copies on its own gives it the memory that it copies from, and has one piece on
+    /// its way while another is made. Where `fill` fails, `dst` may hold anything.
+    fn write_with(&self, queue: &mut Self::Queue, dst: &Slice<Self>, fill: &mut Filler<'_>) -> Result<()> {
+        let mut piece = vec![0; dst.len.min(PIECE) as usize];
+        for at in (0..dst.len).step_by(PIECE as usize) {
+            let part = Slice { offset: dst.offset + at, len: PIECE.min(dst.len - at), ..dst.clone() };
+            let piece = &mut piece[..part.len as usize];
+            fill(at, piece)?;
+            self.write(queue, &part, piece)?;
+        }
+        Ok(())
+    }
     /// Copies the start of `src` to the whole of `dst`, after all earlier work of the queue. Blocks.
     fn read(&self, queue: &mut Self::Queue, src: &Slice<Self>, dst: &mut [u8]) -> Result<()>;
     /// Copies the start of `src`, which is [memory of the host](Device::alloc_host), to the whole of `dst`, after the work before `event`. A device whose
@@ -87,6 +99,13 @@ pub trait Device: Sized + Send + Sync + 'static {
     /// Every buffer named while the graph was recorded is alive.
     unsafe fn replay(&self, queue: &mut Self::Queue, graph: &Self::Graph) -> Result<()>;
 }
+
+/// Makes the bytes of a slice piece by piece ([`Device::write_with`]): it is given the place of each, a multiple of 4096, and the memory for it, which holds anything.
+/// They come in order, and all are made.
+pub type Filler<'a> = dyn FnMut(u64, &mut [u8]) -> Result<()> + 'a;
+
+/// Bytes of a piece, where a device has no memory of its own to copy from.
+const PIECE: u64 = 8 << 20;
 
 /// A device that can be listed and opened by number.
 pub trait Open: Device {

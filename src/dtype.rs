@@ -2,6 +2,7 @@
 
 use std::any::TypeId;
 
+use bytemuck::Pod;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
@@ -110,17 +111,13 @@ impl DType {
 
     /// Whether little-endian elements of this type are all finite: no exponent of all ones.
     pub fn all_finite(self, bytes: &[u8]) -> bool {
-        let exponent = match self {
-            Self::F16 => 0x7c,
-            Self::BF16 | Self::F32 => 0x7f80,
-        };
-        let size = self.size() as usize;
-        let finite = |element: &[u8]| match self {
-            Self::F16 => element[1] & exponent as u8 != exponent as u8,
-            Self::BF16 | Self::F32 => u16::from_le_bytes([element[size - 2], element[size - 1]]) & exponent != exponent,
-        };
-        // No element ends the search, so that the processor looks at many at once.
-        bytes.chunks_exact(size).fold(true, |all, element| all & finite(element))
+        let is = |bits: [u8; 2], exponent: u16| u16::from_le_bytes(bits) & exponent != exponent;
+        // No element ends the search, and each has a size that is known here, so that the processor looks at many at once.
+        match self {
+            Self::F16 => bytes.chunks_exact(2).fold(true, |all, b| all & is([b[0], b[1]], 0x7c00)),
+            Self::BF16 => bytes.chunks_exact(2).fold(true, |all, b| all & is([b[0], b[1]], 0x7f80)),
+            Self::F32 => bytes.chunks_exact(4).fold(true, |all, b| all & is([b[2], b[3]], 0x7f80)),
+        }
     }
 
     /// Little-endian elements of this type, widened exactly. A trailing part of an element is left out.
@@ -134,10 +131,17 @@ impl DType {
 
     /// Little-endian elements of this type as f32, which holds each of them.
     pub fn decode_f32(self, bytes: &[u8]) -> Vec<f32> {
+        let mut values = vec![0.0; bytes.len() / self.size() as usize];
+        self.decode_f32_into(bytes, &mut values);
+        values
+    }
+
+    /// Writes elements to `values`, which has room for just them, as [`decode_f32`](Self::decode_f32) gives them.
+    pub(crate) fn decode_f32_into(self, bytes: &[u8], values: &mut [f32]) {
         match self {
-            Self::F16 => widened(bytes, <[f16]>::convert_to_f32_slice, f16::from_le_bytes),
-            Self::BF16 => widened(bytes, <[bf16]>::convert_to_f32_slice, bf16::from_le_bytes),
-            Self::F32 => bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
+            Self::F16 => widened(bytes, values, <[f16]>::convert_to_f32_slice, f16::from_le_bytes),
+            Self::BF16 => widened(bytes, values, <[bf16]>::convert_to_f32_slice, bf16::from_le_bytes),
+            Self::F32 => bytes.chunks_exact(4).zip(values).for_each(|(b, value)| *value = f32::from_le_bytes([b[0], b[1], b[2], b[3]])),
         }
     }
 }
@@ -152,9 +156,13 @@ fn elements<T: Copy, const N: usize>(values: &[T], bytes_of: impl Fn(T) -> [u8; 
 }
 
 /// Writes the bytes of values that `round` rounds many at a time, as processors have instructions for.
-fn rounded<T: Copy + Default>(values: &[f32], bytes: &mut [u8], round: impl Fn(&mut [T], &[f32]), bytes_of: impl Fn(T) -> [u8; 2]) {
+fn rounded<T: Pod>(values: &[f32], bytes: &mut [u8], round: impl Fn(&mut [T], &[f32]), bytes_of: impl Fn(T) -> [u8; 2]) {
     const MANY: usize = 1024;
-    let mut made = [T::default(); MANY];
+    // Straight to where they are to be, where that is a place for them.
+    if let Some(made) = bytemuck::try_cast_slice_mut(bytes).ok().filter(|made: &&mut [T]| cfg!(target_endian = "little") && made.len() == values.len()) {
+        return round(made, values);
+    }
+    let mut made = [T::zeroed(); MANY];
     for (to, from) in bytes.chunks_mut(2 * MANY).zip(values.chunks(MANY)) {
         let made = &mut made[..from.len()];
         round(made, from);
@@ -162,17 +170,18 @@ fn rounded<T: Copy + Default>(values: &[f32], bytes: &mut [u8], round: impl Fn(&
     }
 }
 
-/// The values of elements that `widen` widens many at a time, as processors have instructions for.
-fn widened<T: Copy + Default>(bytes: &[u8], widen: impl Fn(&[T], &mut [f32]), of_bytes: impl Fn([u8; 2]) -> T) -> Vec<f32> {
+/// Writes the values of elements that `widen` widens many at a time, as processors have instructions for.
+fn widened<T: Pod>(bytes: &[u8], values: &mut [f32], widen: impl Fn(&[T], &mut [f32]), of_bytes: impl Fn([u8; 2]) -> T) {
     const MANY: usize = 1024;
-    let mut values = vec![0.0; bytes.len() / 2];
-    let mut read = [T::default(); MANY];
+    if let Some(read) = bytemuck::try_cast_slice(bytes).ok().filter(|read: &&[T]| cfg!(target_endian = "little") && read.len() == values.len()) {
+        return widen(read, values);
+    }
+    let mut read = [T::zeroed(); MANY];
     for (to, from) in values.chunks_mut(MANY).zip(bytes.chunks(2 * MANY)) {
         let read = &mut read[..to.len()];
         read.iter_mut().zip(from.chunks_exact(2)).for_each(|(element, bytes)| *element = of_bytes([bytes[0], bytes[1]]));
         widen(read, to);
     }
-    values
 }
 
 /// `value` with its low 32 bits folded into one. `half` looks at the upper half of an f64 alone, and so takes a value just above a midpoint
@@ -230,6 +239,14 @@ mod tests {
             let bytes = &all[..all.len() - 3];
             let (narrow, wide) = (dtype.decode_f32(bytes), dtype.decode(bytes));
             assert_eq!((narrow.len(), wide.len()), (bytes.len() / dtype.size() as usize, narrow.len()));
+            // Also where elements lie at odd addresses.
+            let moved = [&[0], bytes].concat();
+            let odd = [dtype.decode_f32(&moved[1..]), dtype.decode_f32(bytes)].map(|values| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>());
+            assert_eq!(odd[0], odd[1], "{dtype}");
+            let finite: Vec<f32> = narrow.iter().copied().filter(|value| value.is_finite()).collect();
+            let (even, mut at_odd) = (dtype.encode_f32(&finite), vec![0; finite.len() * dtype.size() as usize + 1]);
+            dtype.encode_f32_into(&finite, &mut at_odd[1..]);
+            assert!(even == at_odd[1..], "{dtype}");
             assert!(narrow.iter().zip(&wide).all(|(one, other)| f64::from(*one) == *other || one.is_nan() && other.is_nan()), "{dtype}");
         }
     }

@@ -4,12 +4,12 @@
 //! tensors. The `safetensors` crate reads the header and checks that the tensors cover the data with no hole and no
 //! overlap; sizes against the file, and values, are checked here.
 
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+mod bytes;
+
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
+use bytes::Bytes;
 use half::{bf16, f16};
 use rayon::prelude::*;
 pub use safetensors::Dtype;
@@ -27,8 +27,9 @@ const LENGTH_BYTES: usize = 8;
 /// The first bytes of a file that Git LFS has not fetched.
 const POINTER: &[u8] = b"version https://git-lfs";
 
-/// Bytes of a tensor that a thread takes at a time: whole elements of every type.
+/// Bytes of a tensor that a thread takes at a time: whole elements of every type. Fewer where they are made of others, which stay near the processor.
 const PIECE: usize = 1 << 20;
+const CONVERTED: usize = 1 << 17;
 
 /// An open file whose header is sound. Tensors are read when asked for.
 #[derive(Debug)]
@@ -50,62 +51,6 @@ pub struct TensorInfo {
     pub range: Range<usize>,
 }
 
-/// A file's bytes, read when asked for. They are not mapped: when another program cuts a mapped file short, the process that reads it is
-/// killed. A tensor is copied before it is checked, so that no decision rests twice on bytes that may change.
-#[derive(Debug)]
-enum Bytes {
-    /// A file on disk, and its length when it was opened.
-    File(Mutex<File>, u64),
-    Memory(Vec<u8>),
-}
-
-impl Bytes {
-    fn len(&self) -> u64 {
-        match self {
-            Self::File(_, len) => *len,
-            Self::Memory(bytes) => bytes.len() as u64,
-        }
-    }
-
-    /// Copies the bytes from `start` on over all of `to`, by all threads where the system reads a file at several places at once.
-    fn read_into(&self, start: u64, to: &mut [u8]) -> std::io::Result<()> {
-        match self {
-            Self::File(file, _) => {
-                let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
-                read_at(&mut file, start, to)
-            }
-            Self::Memory(bytes) => {
-                let from = usize::try_from(start).ok().and_then(|start| bytes.get(start..start.checked_add(to.len())?));
-                to.copy_from_slice(from.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::UnexpectedEof))?);
-                Ok(())
-            }
-        }
-    }
-
-    /// A copy of the bytes of `range`.
-    fn read(&self, range: Range<u64>) -> std::io::Result<Vec<u8>> {
-        let outside = || std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
-        if range.start > range.end || range.end > self.len() {
-            return Err(outside());
-        }
-        match self {
-            Self::File(file, _) => {
-                let len = usize::try_from(range.end - range.start).map_err(|_| outside())?;
-                let mut bytes = Vec::new();
-                // A sparse file may be of any length.
-                bytes.try_reserve_exact(len).map_err(|_| std::io::Error::from(std::io::ErrorKind::OutOfMemory))?;
-                bytes.resize(len, 0);
-                // A place to read from is all that the lock guards, and every reader sets its own first.
-                let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
-                file.seek(SeekFrom::Start(range.start))?;
-                file.read_exact(&mut bytes)?;
-                Ok(bytes)
-            }
-            Self::Memory(bytes) => Ok(bytes[range.start as usize..range.end as usize].to_vec()),
-        }
-    }
-}
-
 impl TensorFile {
     /// Opens the file and checks its header; reads nothing else.
     ///
@@ -115,7 +60,7 @@ impl TensorFile {
         let path = path.as_ref();
         let file = open_file(path)?;
         let len = file.metadata().map_err(Error::io(path, "read"))?.len();
-        Self::parse(path.into(), Bytes::File(Mutex::new(file), len))
+        Self::parse(path.into(), Bytes::of(file, len))
     }
 
     /// Checks the header of a file that is already in memory. Errors name `path`.
@@ -205,18 +150,41 @@ impl TensorFile {
         Ok((info, bytes))
     }
 
-    /// Copies the elements of a tensor over all of `to`, where they are of that type and as many as there is room for; else says `false`.
+    /// Writes the elements of a tensor of f32, f16 or bf16 from number `from` on, each rounded once to `dtype`, over all of `to`, by all threads.
     ///
     /// # Errors
-    /// Those of [`floats`](Self::floats).
-    pub fn elements_into(&self, name: &str, dtype: DType, to: &mut [u8]) -> Result<bool> {
-        let Some(info) = self.info(name).filter(|info| float_type(info.dtype) == Some(dtype) && info.range.len() == to.len()) else { return Ok(false) };
-        self.bytes.read_into(info.range.start as u64, to).map_err(Error::io(&self.path, "read"))?;
-        if !to.par_chunks(PIECE).all(|piece| dtype.all_finite(piece)) {
-            // Which element it is.
-            self.floats(name)?;
+    /// Those of [`floats`](Self::floats); more elements than there are; a value that `dtype` cannot hold.
+    pub fn elements_into(&self, name: &str, dtype: DType, from: u64, to: &mut [u8]) -> Result<()> {
+        let fault = |problem: String| Error::input_item(&self.path, name, problem);
+        let info = self.info(name).ok_or_else(|| fault("expected this tensor, found none of that name".into()))?;
+        let stored = float_type(info.dtype).ok_or_else(|| fault(format!("expected F32, F16 or BF16, found {:?}", info.dtype)))?;
+        let [own, size] = [stored, dtype].map(DType::size);
+        let (start, count, all) = (info.range.start as u64, to.len() as u64 / size, info.range.len() as u64 / own);
+        if from.checked_add(count).is_none_or(|end| end > all) {
+            return Err(fault(format!("expected at most {all} elements, found {count} from {from} on")));
         }
-        Ok(true)
+        let piece = if stored == dtype { PIECE } else { CONVERTED };
+        let one = |(stored_bytes, values): &mut (Vec<u8>, Vec<f32>), number: usize, to: &mut [u8]| {
+            let at = start + (from + (number * piece) as u64 / size) * own;
+            if stored == dtype {
+                self.bytes.read_into(at, to)?;
+            } else {
+                let count = to.len() / size as usize;
+                stored_bytes.resize(count * own as usize, 0);
+                values.resize(count, 0.0);
+                self.bytes.read_into(at, stored_bytes)?;
+                stored.decode_f32_into(stored_bytes, values);
+                dtype.encode_f32_into(values, to);
+            }
+            Ok(dtype.all_finite(to))
+        };
+        let pieces = to.par_chunks_mut(piece).enumerate().map_init(Default::default, |memory, (number, to)| one(memory, number, to));
+        if pieces.try_reduce(|| true, |one, other| Ok(one & other)).map_err(Error::io(&self.path, "read"))? {
+            return Ok(());
+        }
+        // Which element it is, where it is not the rounding that made it.
+        self.floats(name)?;
+        Err(Error::invalid(name, format!("values that {dtype} can hold"), "one that it cannot; take bf16 or f32"))
     }
 
     /// A tensor of f32, f16 or bf16, widened exactly.
@@ -239,21 +207,6 @@ impl TensorFile {
         }
         Ok((dtype, info.shape, values))
     }
-}
-
-/// Reads from a place of a file, pieces side by side: copies out of the system's memory take longer than a device takes what they give.
-#[cfg(unix)]
-fn read_at(file: &mut File, start: u64, to: &mut [u8]) -> std::io::Result<()> {
-    use std::os::unix::fs::FileExt;
-    let file = &*file;
-    to.par_chunks_mut(PIECE).enumerate().try_for_each(|(number, piece)| file.read_exact_at(piece, start + (number * PIECE) as u64))
-}
-
-/// Reads from a place of a file.
-#[cfg(not(unix))]
-fn read_at(file: &mut File, start: u64, to: &mut [u8]) -> std::io::Result<()> {
-    file.seek(SeekFrom::Start(start))?;
-    file.read_exact(to)
 }
 
 /// A key that a JSON object has twice: readers differ in which they take.
@@ -369,13 +322,48 @@ mod tests {
     }
 
     #[test]
+    fn elements_are_given_in_any_type_from_any_place_on() {
+        // More than a thread takes at a time, in memory and on disk.
+        let values: Vec<f32> = (0..300_000).map(|at| at as f32 / 7.0 - 20_000.0).collect();
+        let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();
+        for (stored, name) in [(DType::F32, "F32"), (DType::F16, "F16"), (DType::BF16, "BF16")] {
+            let data = stored.encode_f32(&values);
+            let header = format!(r#"{{"x":{{"dtype":"{name}","shape":[300000],"data_offsets":[0,{}]}}}}"#, data.len());
+            let whole = [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &data].concat();
+            std::fs::write(&path, &whole).unwrap();
+            for open in [TensorFile::open(&path).unwrap(), TensorFile::from_bytes("t", whole).unwrap()] {
+                for dtype in DType::ALL {
+                    let (all, size) = (dtype.encode_f32(&stored.decode_f32(&data)), dtype.size() as usize);
+                    for (from, count) in [(0, 300_000), (123_457, 150_001), (299_999, 1), (300_000, 0)] {
+                        let mut to = vec![0xff; count * size];
+                        open.elements_into("x", dtype, from as u64, &mut to).unwrap();
+                        assert!(to == all[from * size..][..count * size], "{count} of {stored} in {dtype} from {from}");
+                    }
+                    assert!(open.elements_into("x", dtype, 299_999, &mut vec![0; 2 * size]).is_err(), "beyond the end");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn elements_that_are_no_finite_numbers_are_refused() {
+        let header = r#"{"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
+        let refused = |value: f32, dtype: DType| {
+            let open = file(header, &[1f32, value].map(f32::to_le_bytes).concat()).unwrap();
+            open.elements_into("x", dtype, 0, &mut vec![0; 2 * dtype.size() as usize]).unwrap_err().to_string()
+        };
+        assert!(refused(f32::NAN, DType::F32).contains("NaN at element 1") && refused(f32::INFINITY, DType::BF16).contains("inf at element 1"));
+        assert!(refused(1e6, DType::F16).contains("values that f16 can hold"));
+    }
+
+    #[test]
     fn a_file_that_is_cut_short_while_it_is_open_is_an_error() {
         let header = r#"{"x":{"dtype":"F16","shape":[4096],"data_offsets":[0,8192]}}"#;
         let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();
         std::fs::write(&path, [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &[0; 8192]].concat()).unwrap();
         let open = TensorFile::open(&path).unwrap();
         assert_eq!(open.floats("x").unwrap().2.len(), 4096);
-        File::options().write(true).open(&path).unwrap().set_len(100).unwrap();
+        std::fs::File::options().write(true).open(&path).unwrap().set_len(100).unwrap();
         assert!(matches!(open.floats("x"), Err(Error::Io { .. })));
     }
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::backend::Kernel;
-use crate::device::{Caps, Clock, Device, Slice};
+use crate::device::{Caps, Clock, Device, Filler, Slice};
 use crate::dtype::DType;
 use crate::error::{Result, ensure};
 use crate::ops::index::{AdapterCodes, Codes, HostIndex, Index, Pinned};
@@ -92,6 +92,17 @@ impl<D: Device> Session<D> {
         self.own("write", dst)?;
         ensure(bytes.len() as u64 <= dst.len, "write", format_args!("at most {} bytes", dst.len), bytes.len())?;
         self.device.write(&mut self.queue, dst, bytes)
+    }
+
+    /// Writes all of `dst`, piece by piece, as `fill` makes it from a place on ([`Filler`]). What is made goes to the device while more is made, so that large
+    /// data has no other copy on the host.
+    ///
+    /// # Errors
+    /// What `fill` fails with; `dst` then may hold anything.
+    pub fn write_with(&mut self, dst: &Slice<D>, fill: &mut Filler<'_>) -> Result<()> {
+        self.outside_capture("write_with")?;
+        self.own("write_with", dst)?;
+        self.device.write_with(&mut self.queue, dst, fill)
     }
 
     /// The bytes of `src`, after all earlier work. Blocks.
@@ -257,8 +268,9 @@ impl<D: Device> Session<D> {
             let variant = name.split_once(':').map_or(name, |(variant, _)| variant);
             ensure(known.contains(&variant), format_args!("{} variant", O::NAME), format_args!("one of {known:?}"), name)?;
         }
-        let inner = self.device.plan(&op, only)?;
-        let workspace = Slice::new(self.device.workspace(&inner)?, 0, D::workspace_bytes(&inner));
+        let plan = || self.device.plan(&op, only).and_then(|inner| self.device.workspace(&inner).map(|workspace| (inner, workspace)));
+        let (inner, workspace) = self.counted.plan_time.on(plan)?;
+        let workspace = Slice::new(workspace, 0, D::workspace_bytes(&inner));
         self.counted.plan(workspace.len);
         Ok(Plan { op, inner, workspace, session: self.id })
     }

@@ -7,6 +7,7 @@ mod experts;
 #[path = "engine/refusals.rs"]
 mod refusals;
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -123,6 +124,23 @@ fn unpacked_adapters_of_every_rung_take_two_dense_factors() {
         let (adapters, bases) = engine.device_bytes();
         assert_eq!((adapters, bases), (4 * 2 * 2 * (WIDTH * 8) as u64 * DTYPE.size(), 0), "{rung:?}");
         assert_eq!((engine.forms(QUERY), engine.forms(KEY)), (1, 1));
+    }
+}
+
+#[test]
+fn operations_that_are_told_ahead_are_those_that_are_planned() {
+    for rung in [Rung::SharedInput, Rung::ClusteredInput, Rung::Plain] {
+        let (mut session, population) = (session(), population(&on(rung)));
+        for unpack in [Unpack::Always, Unpack::Never] {
+            let mut engine = Engine::open(&mut session, Box::new(population.clone()), EngineOptions::new(DTYPE).with_unpack(unpack)).unwrap();
+            let both = [(QUERY, WIDTH as u64), (KEY, WIDTH as u64)];
+            let told: HashSet<_> = engine.operations(MIXED.len(), WIDTH as u64, &both).unwrap().into_iter().collect();
+            assert!(!told.is_empty() && told.iter().all(|op| session.plan(op.clone()).is_ok()), "{rung:?}");
+            let before = session.counters();
+            answer(&mut session, &mut engine, &MIXED);
+            assert_eq!((session.counters() - before).plans, told.len() as u64, "{rung:?}");
+            assert!(engine.operations(1, WIDTH as u64, &[("nowhere", 8)]).is_err());
+        }
     }
 }
 

@@ -32,7 +32,7 @@ pub use queue::{Graph, Queue};
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::device::{Caps, Clock, Device, Hints, Open, Slice};
+use crate::device::{Caps, Clock, Device, Filler, Hints, Open, Slice};
 use crate::error::{Error, Result, ensure};
 use memory::Budget;
 use view::View;
@@ -71,6 +71,13 @@ impl Device for Cpu {
         // SAFETY: the hold is exclusive, so nothing else refers to these bytes meanwhile.
         unsafe { View::<u8>::new(dst).write(0, src.len()) }.copy_from_slice(src);
         Ok(())
+    }
+
+    fn write_with(&self, _queue: &mut Queue, dst: &Slice<Self>, fill: &mut Filler<'_>) -> Result<()> {
+        let _held = memory::hold([(&dst.buffer, true, "write_with")])?;
+        // SAFETY: the hold is exclusive, so nothing else refers to these bytes meanwhile.
+        let all = unsafe { View::<u8>::new(dst).write(0, dst.len as usize) };
+        if all.is_empty() { Ok(()) } else { fill(0, all) }
     }
 
     fn read(&self, _queue: &mut Queue, src: &Slice<Self>, dst: &mut [u8]) -> Result<()> {

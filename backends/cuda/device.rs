@@ -11,7 +11,7 @@ use super::runtime::event::Event;
 use super::runtime::memory::{Buffer, Context, Memory};
 use super::runtime::queue::{Graph, Queue};
 use super::runtime::{clocks, library};
-use crate::device::{Caps, Clock, Clocks, Device, Hints, Open, Slice};
+use crate::device::{Caps, Clock, Clocks, Device, Filler, Hints, Open, Slice};
 use crate::dtype::DType;
 use crate::error::{Error, Result, ensure};
 use crate::ops::strange;
@@ -126,11 +126,11 @@ impl Cuda {
 
 impl Open for Cuda {
     fn list() -> Result<Vec<Caps>> {
-        Ok(find(kernels())?.1.into_iter().map(|found| found.caps).collect())
+        Ok(find(kernels)?.1.into_iter().map(|found| found.caps).collect())
     }
 
     fn open(index: usize) -> Result<Self> {
-        let (driver, mut found) = find(kernels())?;
+        let (driver, mut found) = find(kernels)?;
         if index >= found.len() {
             return Err(Error::NoBackend { name: format!("cuda:{index}"), reason: format!("devices are numbered from 0 to {}", found.len() - 1) });
         }
@@ -179,6 +179,11 @@ impl Device for Cuda {
     fn write(&self, queue: &mut Queue, dst: &Slice<Self>, src: &[u8]) -> Result<()> {
         self.inside("write", dst, src.len() as u64)?;
         queue.write(address(dst), src)
+    }
+
+    fn write_with(&self, queue: &mut Queue, dst: &Slice<Self>, fill: &mut Filler<'_>) -> Result<()> {
+        self.inside("write_with", dst, dst.len)?;
+        queue.write_with(address(dst), dst.len, fill)
     }
 
     fn read(&self, queue: &mut Queue, src: &Slice<Self>, dst: &mut [u8]) -> Result<()> {

@@ -9,6 +9,7 @@ use super::files::Files;
 use super::forward::Pass;
 use super::head::Head;
 use super::layout::Layout;
+use super::loading::Loading;
 use super::part::part;
 use super::placed::Placed;
 use super::plans::Arena;
@@ -29,6 +30,7 @@ pub struct Model<D: Backend> {
     pub(super) config: Config,
     pub(super) dtype: DType,
     pub(super) weights: Placed<D>,
+    loading: Loading,
     arena: Arena<D>,
     heads: HashMap<usize, Head<D>>,
 }
@@ -49,9 +51,9 @@ impl<D: Backend> Model<D> {
     pub fn new(device: Arc<D>, config: Config, source: &dyn WeightSource, dtype: DType) -> Result<Self> {
         let config = config.with_ranks_of(source)?;
         let mut session = Session::new(device)?;
-        let weights = Placed::new(&mut session, source, &config, dtype)?;
+        let (weights, loading) = Placed::new(&mut session, source, &config, dtype)?;
         let arena = Arena::new(&session, &config, dtype, [CHUNK, HEAD_ROWS], false)?;
-        Ok(Self { session, config, dtype, weights, arena, heads: HashMap::new() })
+        Ok(Self { session, config, dtype, weights, loading, arena, heads: HashMap::new() })
     }
 
     /// The model's sizes and rules.
@@ -62,6 +64,11 @@ impl<D: Backend> Model<D> {
     /// What the model computes in.
     pub fn dtype(&self) -> DType {
         self.dtype
+    }
+
+    /// What the way of the weights to the device took.
+    pub fn loading(&self) -> Loading {
+        self.loading
     }
 
     /// The session in which the model works.

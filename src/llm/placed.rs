@@ -1,9 +1,11 @@
 //! The weights on the device.
 
 use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 use super::config::Config;
 use super::form::{DOWN, Form, GATE_UP, OUTPUT, Part, QKV};
+use super::loading::{Loading, straight};
 use super::products::Group;
 use super::rope::Scaling;
 use super::rows::Rows;
@@ -54,11 +56,14 @@ struct Reader<'a> {
     elements: Vec<u8>,
     rows: Rows,
     gathered: Rows,
+    /// The time in which the host waited for copies.
+    copied: Duration,
 }
 
 impl<'a> Reader<'a> {
     fn new(source: &'a dyn WeightSource, dtype: DType) -> Self {
-        Self { source, dtype, read: BTreeSet::new(), values: Vec::new(), elements: Vec::new(), rows: Rows::new(dtype), gathered: Rows::new(dtype) }
+        let (rows, gathered) = (Rows::new(dtype), Rows::new(dtype));
+        Self { source, dtype, read: BTreeSet::new(), values: Vec::new(), elements: Vec::new(), rows, gathered, copied: Duration::ZERO }
     }
 
     /// Reads the values of a tensor into their memory.
@@ -75,20 +80,15 @@ impl<'a> Reader<'a> {
         let all: u64 = shape.iter().product();
         // No memory is asked for that no file fills.
         let there = source.shape(&name).as_deref() == Some(shape);
-        let added = if there && count * pitch == all && [columns, stride] == [pitch; 2] {
-            rows.add_written(all, |to| source.elements_into(&name, shape, dtype, to))?
-        } else if there {
-            let bytes = (all * size) as usize;
-            self.elements.resize(self.elements.len().max(bytes), 0);
-            let found = source.elements_into(&name, shape, dtype, &mut self.elements[..bytes])?;
-            if found {
-                rows.add_elements(&self.elements[..(count * pitch * size) as usize], [pitch, columns, stride]);
+        if let Some(write) = source.elements(&name, shape, dtype).filter(|_| there) {
+            if count * pitch == all && [columns, stride] == [pitch; 2] {
+                rows.add_written(all, |to| write(0, to))?;
+            } else {
+                let bytes = (count * pitch * size) as usize;
+                self.elements.resize(self.elements.len().max(bytes), 0);
+                write(0, &mut self.elements[..bytes])?;
+                rows.add_elements(&self.elements[..bytes], [pitch, columns, stride]);
             }
-            found
-        } else {
-            false
-        };
-        if added {
             self.read.insert(name);
             return Ok(());
         }
@@ -99,6 +99,13 @@ impl<'a> Reader<'a> {
 
     /// Uploads the tensors with these names, one below the other, a row every `stride` elements.
     fn stacked<D: Backend>(&mut self, session: &mut Session<D>, names: &[(String, u64)], columns: Option<u64>, stride: u64) -> Result<Slice<D>> {
+        if columns.is_none_or(|columns| columns == stride) {
+            let tensors: Vec<_> = names.iter().map(|(name, rows)| (name.as_str(), [Some(*rows), columns].into_iter().flatten().collect())).collect();
+            if let Some(slice) = straight(session, (self.source, self.dtype), &tensors, &mut self.copied)? {
+                self.read.extend(names.iter().map(|(name, _)| name.clone()));
+                return Ok(slice);
+            }
+        }
         let mut all = std::mem::replace(&mut self.rows, Rows::new(self.dtype));
         all.clear();
         for (name, rows) in names {
@@ -107,8 +114,17 @@ impl<'a> Reader<'a> {
                 None => self.add(&mut all, (name.clone(), &[*rows]), 1, [*rows; 3])?,
             }
         }
+        let placed = self.place(session, &all, names.first().map_or("weight", |(name, _)| name));
         self.rows = all;
-        self.rows.place(session, names.first().map_or("weight", |(name, _)| name))
+        placed
+    }
+
+    /// Uploads the rows of a weight.
+    fn place<D: Backend>(&mut self, session: &mut Session<D>, rows: &Rows, name: &str) -> Result<Slice<D>> {
+        let (began, before) = (Instant::now(), session.counters());
+        let placed = rows.place(session, name);
+        self.copied += began.elapsed().saturating_sub((session.counters() - before).alloc_time);
+        placed
     }
 
     fn vector<D: Backend>(&mut self, session: &mut Session<D>, name: String, len: u64) -> Result<Slice<D>> {
@@ -153,7 +169,7 @@ impl<'a> Reader<'a> {
             let mut second = std::mem::replace(&mut self.rows, Rows::new(self.dtype));
             second.clear();
             self.add(&mut second, (format!("{path}.u.weight"), &[*d_out, rank]), *d_out, [rank, inner, *room])?;
-            let weight = second.place(session, path)?;
+            let weight = self.place(session, &second, path)?;
             self.rows = second;
             let bias = if form.bias { Some(self.vector(session, format!("{path}.bias"), *d_out)?) } else { None };
             parts.push(Affine { weight, bias });
@@ -161,18 +177,19 @@ impl<'a> Reader<'a> {
         first.add(&bases, [form.d_in, form.d_in, stride]);
         first.add_zeros(form.fill - bases.len() as u64 / form.d_in, stride);
         let path = projections.first().map_or("weight", |(path, _)| path);
-        let placed = if first.is_empty() { None } else { Some(first.place(session, path)?) };
+        let placed = if first.is_empty() { None } else { Some(self.place(session, &first, path)?) };
         self.gathered = first;
         Ok(Group { first: placed, parts })
     }
 }
 
 impl<D: Backend> Placed<D> {
-    /// Reads a model's weights, each rounded once to `dtype`.
+    /// Reads a model's weights, each rounded once to `dtype`, and tells what their way took.
     ///
     /// # Errors
     /// A tensor that is missing, of another shape, with values that are not finite, or that nothing here reads; no device memory.
-    pub fn new(session: &mut Session<D>, source: &dyn WeightSource, config: &Config, dtype: DType) -> Result<Self> {
+    pub fn new(session: &mut Session<D>, source: &dyn WeightSource, config: &Config, dtype: DType) -> Result<(Self, Loading)> {
+        let (began, before) = (Instant::now(), session.counters());
         let mut reader = Reader::new(source, dtype);
         let (hidden, vocabulary) = (config.hidden, u64::from(config.vocabulary));
         let table_name = || vec![("model.embed_tokens.weight".to_owned(), vocabulary)];
@@ -204,7 +221,11 @@ impl<D: Backend> Placed<D> {
         let known = |name: &str| reader.read.contains(name) || name.ends_with("rotary_emb.inv_freq") || (config.tied && name == "lm_head.weight");
         match source.names().into_iter().find(|name| !known(name)) {
             Some(name) => Err(Error::input_item(source.path(), name, "expected the weights that the configuration tells of, found this one besides")),
-            None => Ok(Self { table, norm, head, frequencies, blocks }),
+            None => {
+                let (copied, allocated) = (reader.copied, (session.counters() - before).alloc_time);
+                let read = began.elapsed().saturating_sub(copied + allocated);
+                Ok((Self { table, norm, head, frequencies, blocks }, Loading { read, copied }))
+            }
         }
     }
 }

@@ -68,18 +68,13 @@ impl Rows {
         });
     }
 
-    /// Adds rows that `write` writes in place; nothing where it says that it wrote none.
+    /// Adds rows that `write` writes in place.
     ///
     /// # Errors
     /// Those of `write`.
-    pub fn add_written(&mut self, elements: u64, write: impl FnOnce(&mut [u8]) -> Result<bool>) -> Result<bool> {
-        let before = self.used;
+    pub fn add_written(&mut self, elements: u64, write: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<()> {
         let bytes = (elements * self.dtype.size()) as usize;
-        let written = write(self.more(bytes));
-        if !matches!(written, Ok(true)) {
-            self.used = before;
-        }
-        written
+        write(self.more(bytes))
     }
 
     /// Adds rows of zeros.
@@ -134,21 +129,11 @@ mod tests {
                 assert!(rows.bytes[..rows.used] == expected, "{dtype}: {columns} of {pitch} every {stride}");
                 rows.clear();
                 rows.add_elements(&dtype.encode_f32(&values), [pitch, columns, stride]);
-                assert!(
-                    !rows
-                        .add_written(7, |to| {
-                            to.fill(1);
-                            Ok(false)
-                        })
-                        .unwrap()
-                );
-                assert!(
-                    rows.add_written(zeros * stride, |to| {
-                        to.fill(0);
-                        Ok(true)
-                    })
-                    .unwrap()
-                );
+                let zero = |to: &mut [u8]| {
+                    to.fill(0);
+                    Ok(())
+                };
+                rows.add_written(zeros * stride, zero).unwrap();
                 assert!(rows.bytes[..rows.used] == expected, "{dtype}: {columns} of {pitch} every {stride}, as they are stored");
             }
         }

@@ -2,6 +2,7 @@
 
 use std::ops::Sub;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// What was made since a session began. The difference of two readings is what was made between them: zeros where only plans that were there
 /// ran on memory that was there.
@@ -18,6 +19,12 @@ pub struct Counters {
     pub bytes: u64,
     /// Pieces of code that the device has compiled or loaded, for all of its sessions ([`Device::compiled`](crate::device::Device::compiled)).
     pub compiled: u64,
+    /// The time that planning took, the compiling and loading of code that waited for it among it.
+    pub plan_time: Duration,
+    /// The time that captures took.
+    pub graph_time: Duration,
+    /// The time that allocations took, but for those of plans and indices.
+    pub alloc_time: Duration,
 }
 
 impl Sub for Counters {
@@ -30,6 +37,9 @@ impl Sub for Counters {
             buffers: self.buffers - earlier.buffers,
             bytes: self.bytes - earlier.bytes,
             compiled: self.compiled - earlier.compiled,
+            plan_time: self.plan_time - earlier.plan_time,
+            graph_time: self.graph_time - earlier.graph_time,
+            alloc_time: self.alloc_time - earlier.alloc_time,
         }
     }
 }
@@ -41,6 +51,39 @@ pub struct Counted {
     graphs: AtomicU64,
     buffers: AtomicU64,
     bytes: AtomicU64,
+    /// The nanoseconds that planning, captures and allocations took.
+    pub plan_time: Spent,
+    pub graph_time: Spent,
+    pub alloc_time: Spent,
+}
+
+/// This moment; none in a browser, where the standard library has no clock.
+pub fn now() -> Option<Instant> {
+    (!cfg!(target_family = "wasm")).then(Instant::now)
+}
+
+/// A sum of times, in nanoseconds.
+#[derive(Default)]
+pub struct Spent(AtomicU64);
+
+impl Spent {
+    /// What `work` gives, whose time is added.
+    pub fn on<T>(&self, work: impl FnOnce() -> T) -> T {
+        let began = now();
+        let made = work();
+        self.since(began);
+        made
+    }
+
+    /// Adds the time since `began`.
+    pub fn since(&self, began: Option<Instant>) {
+        let took = began.map_or(Duration::ZERO, |began| began.elapsed());
+        self.0.fetch_add(took.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    fn sum(&self) -> Duration {
+        Duration::from_nanos(self.0.load(Ordering::Relaxed))
+    }
 }
 
 impl Counted {
@@ -66,6 +109,7 @@ impl Counted {
     /// The counts so far, and what the device says of its own.
     pub fn read(&self, compiled: u64) -> Counters {
         let [plans, graphs, buffers, bytes] = [&self.plans, &self.graphs, &self.buffers, &self.bytes].map(|count| count.load(Ordering::Relaxed));
-        Counters { plans, graphs, buffers, bytes, compiled }
+        let [plan_time, graph_time, alloc_time] = [&self.plan_time, &self.graph_time, &self.alloc_time].map(Spent::sum);
+        Counters { plans, graphs, buffers, bytes, compiled, plan_time, graph_time, alloc_time }
     }
 }

@@ -13,7 +13,7 @@ impl<D: Device> Session<D> {
         if bytes > most {
             return Err(Error::OutOfMemory { requested: bytes, purpose: format!("one buffer (the device allows {most})") });
         }
-        let buffer = self.device.alloc(bytes)?;
+        let buffer = self.counted.alloc_time.on(|| self.device.alloc(bytes))?;
         self.counted.buffer(bytes);
         Ok(Slice::new(buffer, 0, bytes))
     }
@@ -27,7 +27,7 @@ impl<D: Device> Session<D> {
     /// Allocates `bytes` of host memory that [`copy`](Self::copy) reads and writes at the speed of the bus, where the device has such memory; else
     /// ordinary memory. Contents are unspecified. [`read_after`](Self::read_after) reads what was copied there.
     pub fn alloc_host(&self, bytes: u64) -> Result<Slice<D>> {
-        let buffer = self.device.alloc_host(bytes)?;
+        let buffer = self.counted.alloc_time.on(|| self.device.alloc_host(bytes))?;
         self.counted.buffer(bytes);
         Ok(Slice::new(buffer, 0, bytes))
     }

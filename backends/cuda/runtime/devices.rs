@@ -20,10 +20,15 @@ pub(crate) struct Found {
     pub(crate) capability: u32,
 }
 
-/// The driver's version and every usable GPU, or why there is none. `compiles` says whether kernels are available at all, or why not.
-pub(crate) fn find(compiles: Result<()>) -> Result<(i32, Vec<Found>)> {
-    let driver = library::driver()?;
-    compiles?;
+/// The driver's version and every usable GPU, or why there is none. `compiles` says whether kernels are available at all, or why not; it looks while the
+/// driver starts.
+pub(crate) fn find(compiles: impl FnOnce() -> Result<()> + Send) -> Result<(i32, Vec<Found>)> {
+    let (driver, compiles) = std::thread::scope(|scope| {
+        let looking = scope.spawn(compiles);
+        (library::driver(), looking.join())
+    });
+    let driver = driver?;
+    compiles.unwrap_or_else(|_| Err(absent("the search for the compiler NVRTC ended in a panic")))?;
     let mut count = 0;
     // SAFETY: the driver was started; stores one number.
     ok(unsafe { sys::cuDeviceGetCount(&mut count) }, "counting GPUs")?;

@@ -8,3 +8,4 @@ pub(crate) mod library;
 pub(crate) mod memory;
 pub(crate) mod pdl;
 pub(crate) mod queue;
+pub(crate) mod staging;

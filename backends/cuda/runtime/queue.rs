@@ -8,12 +8,18 @@ use cudarc::driver::sys::{self, CUevent, CUgraphExec, CUresult};
 use crate::backends::cuda::runtime::library::{Status, check, ok};
 use crate::backends::cuda::runtime::memory::{Memory, Stream};
 use crate::backends::cuda::runtime::pdl::{InFlightWrites, starts_early};
+use crate::backends::cuda::runtime::staging::Staging;
+use crate::device::Filler;
 use crate::error::{Error, Result};
 
 /// Bytes of one slot of pinned memory. It is large enough for full speed over PCIe, and small enough that a wait for one is short.
 const SLOT: usize = 512 << 10;
 /// Slots of a queue.
 const SLOTS: usize = 16;
+/// Bytes of a piece that callers make in place, by all of their threads: so many that dividing it among them costs little.
+const PIECE: usize = 8 << 20;
+/// Pieces of a queue: one that is made, and others on their way.
+const PIECES: usize = 4;
 
 /// A queue, whose work runs in the order in which it was put in.
 #[derive(Debug)]
@@ -22,6 +28,8 @@ pub struct Queue {
     /// The allocations that the stream already waits for.
     seen: u64,
     staging: Option<Staging>,
+    /// Room for pieces that are made in place.
+    pieces: Option<Staging>,
     journal: Journal,
     capturing: bool,
     /// Whether the next launch is the first of a capture. A graph begins when everything before it has ended.
@@ -39,7 +47,17 @@ impl Queue {
     /// A new one on `memory`'s device.
     pub(crate) fn new(memory: Arc<Memory>) -> Result<Self> {
         let stream = memory.open_stream()?;
-        Ok(Self { memory, stream, seen: 0, staging: None, journal: Journal::default(), capturing: false, first: false, open: InFlightWrites::default() })
+        Ok(Self {
+            memory,
+            stream,
+            seen: 0,
+            staging: None,
+            pieces: None,
+            journal: Journal::default(),
+            capturing: false,
+            first: false,
+            open: InFlightWrites::default(),
+        })
     }
 
     /// Prepares the thread and the stream for work: the context is current, and allocations are waited for.
@@ -105,6 +123,28 @@ impl Queue {
                 std::ptr::copy_nonoverlapping(chunk.as_ptr(), slot.pointer, chunk.len());
                 let to = address + (index * SLOT) as u64;
                 ok(sys::cuMemcpyHtoDAsync_v2(to, slot.pointer.cast(), chunk.len(), stream), "a write")?;
+                ok(sys::cuEventRecord(slot.done, stream), "a write")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies to the device what `fill` makes, piece by piece, in the pinned memory that it is copied from.
+    pub(crate) fn write_with(&mut self, address: u64, bytes: u64, fill: &mut Filler<'_>) -> Result<()> {
+        self.enter()?;
+        self.journal.add("write");
+        let stream = self.stream.raw;
+        // What one slot has room for needs no larger ones.
+        let staging = if bytes <= SLOT as u64 { self.staging()? } else { Staging::in_place(&mut self.pieces, PIECE, PIECES)? };
+        let piece = staging.slot_bytes() as u64;
+        for at in (0..bytes).step_by(piece as usize) {
+            let count = piece.min(bytes - at) as usize;
+            let slot = staging.take().map_err(|status| Error::device("waiting for an earlier copy", status))?;
+            // SAFETY: the slot has room for a piece, and no copy uses it.
+            fill(at, unsafe { std::slice::from_raw_parts_mut(slot.pointer, count) })?;
+            // SAFETY: the slot holds the piece; the caller's memory lies on the device.
+            unsafe {
+                ok(sys::cuMemcpyHtoDAsync_v2(address + at, slot.pointer.cast(), count, stream), "a write")?;
                 ok(sys::cuEventRecord(slot.done, stream), "a write")?;
             }
         }
@@ -217,10 +257,7 @@ impl Queue {
     }
 
     fn staging(&mut self) -> Result<&mut Staging> {
-        match &mut self.staging {
-            Some(staging) => Ok(staging),
-            none => Ok(none.insert(Staging::new()?)),
-        }
+        Staging::in_place(&mut self.staging, SLOT, SLOTS)
     }
 }
 
@@ -263,66 +300,6 @@ impl Drop for Graph {
             }
             if !self.exec.is_null() {
                 sys::cuGraphExecDestroy(self.exec);
-            }
-        }
-    }
-}
-
-/// A ring of pinned memory, from and to which the device copies asynchronously.
-#[derive(Debug)]
-struct Staging {
-    pointer: *mut u8,
-    done: [CUevent; SLOTS],
-    next: usize,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Slot {
-    pointer: *mut u8,
-    done: CUevent,
-}
-
-impl Staging {
-    fn new() -> Result<Self> {
-        let mut staging = Self { pointer: std::ptr::null_mut(), done: [std::ptr::null_mut(); SLOTS], next: 0 };
-        let mut pointer = std::ptr::null_mut();
-        // SAFETY: a context is current; each call stores one handle.
-        unsafe {
-            match check(sys::cuMemHostAlloc(&mut pointer, SLOT * SLOTS, 0)) {
-                Err(Status(CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => {
-                    return Err(Error::OutOfMemory { requested: (SLOT * SLOTS) as u64, purpose: "pinned memory on the host".into() });
-                }
-                got => got.map_err(|status| Error::device("an allocation of pinned memory", status))?,
-            }
-            staging.pointer = pointer.cast();
-            for done in &mut staging.done {
-                ok(sys::cuEventCreate(done, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32), "making an event")?;
-            }
-        }
-        Ok(staging)
-    }
-
-    /// The next slot, once the copy that used it last is over.
-    fn take(&mut self) -> Result<Slot, Status> {
-        let index = self.next % SLOTS;
-        self.next += 1;
-        // SAFETY: the event is alive; one that was never recorded counts as done. The slot lies inside the ring.
-        unsafe {
-            check(sys::cuEventSynchronize(self.done[index]))?;
-            Ok(Slot { pointer: self.pointer.add(index * SLOT), done: self.done[index] })
-        }
-    }
-}
-
-impl Drop for Staging {
-    fn drop(&mut self) {
-        // SAFETY: made in `new`, destroyed once; the queue has waited for its copies.
-        unsafe {
-            for done in self.done.into_iter().filter(|done| !done.is_null()) {
-                sys::cuEventDestroy_v2(done);
-            }
-            if !self.pointer.is_null() {
-                sys::cuMemFreeHost(self.pointer.cast());
             }
         }
     }

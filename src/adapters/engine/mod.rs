@@ -8,6 +8,7 @@ mod change;
 mod class;
 mod delta;
 mod id;
+mod launch;
 mod mixture;
 mod pool;
 mod prepare;
@@ -38,7 +39,6 @@ use crate::dtype::DType;
 use crate::error::{Error, Result, ensure};
 use crate::ops::CodebookGemm;
 use crate::ops::setters::setters;
-use crate::ops::{CodebookGemmArgs, ScaledBy, codebook_gemm::CodebookSlice};
 use crate::session::{Plan, Session};
 
 /// How an engine is set up.
@@ -230,100 +230,6 @@ impl<D: Kernel<CodebookGemm>> Engine<D> {
     /// A count that rises when memory had to grow for an added adapter. Batches and graphs made before must be made anew.
     pub fn generation(&self) -> u64 {
         self.generation
-    }
-
-    /// Adds `ΔW_a(t) · x[t]` to `y[t]` for every target. All read the same `x [tokens, d_in]`, with rows `x_stride` elements apart. Targets
-    /// whose adapters share a form share a launch. Does not block, and may be captured.
-    ///
-    /// # Errors
-    /// A projection that the population does not have, or one with another d_in; operands that are too small or overlap; the errors of
-    /// [`check`](Self::check).
-    pub fn apply(&mut self, session: &mut Session<D>, batch: &Batch<D>, x: &Slice<D>, x_stride: u64, targets: &[Target<'_, D>]) -> Result<()> {
-        self.apply_scaled(session, (batch, None), x, x_stride, targets)
-    }
-
-    /// Applies a batch as [`apply`](Self::apply) does, with each token's delta times its gate where there are gates.
-    fn apply_scaled(
-        &mut self,
-        session: &mut Session<D>,
-        (batch, gates): (&Batch<D>, Option<&Slice<D>>),
-        x: &Slice<D>,
-        x_stride: u64,
-        targets: &[Target<'_, D>],
-    ) -> Result<()> {
-        self.own(session)?;
-        self.check(batch)?;
-        let mut launches: BTreeMap<usize, Vec<(usize, usize)>> = BTreeMap::new();
-        for (number, target) in targets.iter().enumerate() {
-            let known = self.shared.contains_key(target.projection);
-            ensure(known, "projection", "one that the population has", format_args!("{:?}", target.projection))?;
-            let classes = self.classes.iter().enumerate().filter(|(_, class)| class.form().path() == target.projection);
-            for (at, class) in classes {
-                launches.entry(class.map()).or_default().push((at, number));
-            }
-        }
-        for (map, mut parts) in launches {
-            // Two classes of one projection both add to the same y, so each round takes a y once.
-            while !parts.is_empty() {
-                let mut seen = Vec::new();
-                let (round, rest): (Vec<_>, Vec<_>) = parts.into_iter().partition(|&(_, target)| {
-                    !seen.contains(&target) && {
-                        seen.push(target);
-                        true
-                    }
-                });
-                parts = rest;
-                self.launch(session, (batch, gates), map, x, x_stride, targets, &round)?;
-            }
-        }
-        Ok(())
-    }
-
-    #[allow(clippy::too_many_arguments, reason = "one step of `apply`, its operands passed on")]
-    fn launch(
-        &mut self,
-        session: &mut Session<D>,
-        (batch, gates): (&Batch<D>, Option<&Slice<D>>),
-        map: usize,
-        x: &Slice<D>,
-        x_stride: u64,
-        targets: &[Target<'_, D>],
-        round: &[(usize, usize)],
-    ) -> Result<()> {
-        let first = &self.classes[round[0].0];
-        let (d_in, capacity) = (first.d_in(), first.capacity());
-        let mut slices: Vec<CodebookSlice> = Vec::new();
-        let mut args = Vec::new();
-        for &(at, target) in round {
-            let class = &self.classes[at];
-            ensure(
-                class.d_in() == d_in,
-                "targets",
-                format_args!("projections of d_in {d_in}"),
-                format_args!("{} of {}", targets[target].projection, class.d_in()),
-            )?;
-            slices.push(class.slice(targets[target].y_stride));
-            args.push(class.args(&targets[target].y));
-        }
-        let scaled_by = if gates.is_some() { ScaledBy::Token } else { ScaledBy::Adapter };
-        let op = CodebookGemm {
-            dtype: self.dtype,
-            tokens: batch.tokens as u64,
-            d_in,
-            x_stride,
-            adapters: capacity,
-            scaled_by,
-            accumulate: true,
-            slices,
-            batch_invariant: self.batch_invariant,
-        };
-        let scaling = gates.unwrap_or(first.scaling()).clone();
-        let args = CodebookGemmArgs { x: x.clone(), token_adapter: batch.maps[map].clone(), scaling, slices: args, prepared: None };
-        if !self.plans.contains_key(&op) {
-            let plan = session.plan(op.clone())?;
-            self.plans.insert(op.clone(), plan);
-        }
-        session.run(&self.plans[&op], &args)
     }
 
     /// Refuses another session: its queue would not wait for what was put into this one's.

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use rayon::prelude::*;
 
-use super::WeightSource;
+use super::{Elements, WeightSource};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::llm::config::Config;
@@ -19,6 +19,8 @@ use crate::model::json;
 pub struct Drawn {
     path: PathBuf,
     shapes: BTreeMap<String, Vec<u64>>,
+    /// The drawn values as elements, by the name of their type and the columns that they are made for.
+    blocks: Mutex<BTreeMap<(&'static str, u64), Arc<[u8]>>>,
 }
 
 impl Drawn {
@@ -30,7 +32,7 @@ impl Drawn {
         let map = json(path)?.ok_or_else(|| Error::input(path, "expected the configuration of a model, found no such file"))?;
         let config = Config::new(&Keys { path, map: &map })?;
         let shapes = shapes(&config);
-        Ok((config, Self { path: path.to_path_buf(), shapes }))
+        Ok((config, Self { path: path.to_path_buf(), shapes, blocks: Mutex::default() }))
     }
 }
 
@@ -76,32 +78,56 @@ impl WeightSource for Drawn {
     fn read(&self, name: &str) -> Result<(Vec<u64>, Vec<f32>)> {
         let shape = self.shapes.get(name).ok_or_else(|| Error::input_item(&self.path, name, "expected a tensor that the configuration names, found none"))?;
         let mut values = Vec::new();
-        draw(name, shape, &mut values);
+        self.draw(name, shape, &mut values);
         Ok((shape.clone(), values))
     }
 
     fn values_into(&self, name: &str, shape: &[u64], values: &mut Vec<f32>) -> Result<()> {
         match self.shapes.get(name) {
-            Some(found) if found == shape => draw(name, shape, values),
+            Some(found) if found == shape => self.draw(name, shape, values),
             _ => *values = self.values(name, shape)?,
         }
         Ok(())
     }
 
-    fn elements_into(&self, name: &str, shape: &[u64], dtype: DType, to: &mut [u8]) -> Result<bool> {
-        let fits = self.shapes.get(name).is_some_and(|found| found == shape);
-        if fits {
-            let period = dtype.encode_f32(&period(name, shape));
-            repeat(&period, to);
-        }
-        Ok(fits)
+    fn elements(&self, name: &str, shape: &[u64], dtype: DType) -> Option<Elements<'_>> {
+        let found = self.shapes.get(name).filter(|found| *found == shape)?;
+        let (values, start) = self.repeated(name, found, dtype);
+        Some(Box::new(move |from, to| {
+            repeat(&values, start + from * dtype.size(), to);
+            Ok(())
+        }))
+    }
+}
+
+impl Drawn {
+    /// Draws the values of a tensor.
+    fn draw(&self, name: &str, shape: &[u64], values: &mut Vec<f32>) {
+        values.resize(shape.iter().product::<u64>() as usize, 0.0);
+        let (block, start) = self.repeated(name, shape, DType::F32);
+        repeat(&block, start, bytemuck::cast_slice_mut(values));
+    }
+
+    /// The elements of which a tensor has one after another, from a byte on and then from the start again and again.
+    fn repeated(&self, name: &str, shape: &[u64], dtype: DType) -> (Arc<[u8]>, u64) {
+        let &[_, columns] = shape else {
+            let value = if name.ends_with("bias") { 0.0 } else { 1.0 };
+            return (dtype.encode_f32(&[value; MANY]).into(), 0);
+        };
+        let seed = name.bytes().fold(0u64, |seed, byte| seed.wrapping_mul(31).wrapping_add(byte.into()));
+        let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        let block = blocks.entry((dtype.name(), columns)).or_insert_with(|| {
+            let spread = (12.0 / columns as f32).sqrt();
+            dtype.encode_f32(&block().iter().map(|value| spread * value).collect::<Vec<_>>()).into()
+        });
+        (Arc::clone(block), seed % BLOCK as u64 * dtype.size())
     }
 }
 
 /// How many values are drawn, once: a prime, so that the rows of a matrix begin at different ones.
 const BLOCK: usize = 1_048_573;
-/// Elements that a thread takes at a time.
-const MANY: usize = 1 << 16;
+/// Bytes that a thread takes at a time: whole elements of every type.
+const MANY: usize = 1 << 17;
 
 /// The values of all tensors, from −1/2 to 1/2. A device works on no value faster than on another, so that matrices may share them.
 fn block() -> &'static [f32] {
@@ -109,33 +135,17 @@ fn block() -> &'static [f32] {
     &DRAWN
 }
 
-/// The values of which a tensor has the first, and then those from the start again: where they are fewer than it has, all of the block from a place that its name gives.
-fn period(name: &str, shape: &[u64]) -> Vec<f32> {
-    let count = shape.iter().product::<u64>() as usize;
-    let [_, columns] = shape else { return vec![if name.ends_with("bias") { 0.0 } else { 1.0 }; count] };
-    let seed = name.bytes().fold(0u64, |seed, byte| seed.wrapping_mul(31).wrapping_add(byte.into()));
-    let (start, spread) = ((seed % BLOCK as u64) as usize, (12.0 / *columns as f32).sqrt());
-    let (first, second) = block().split_at(start);
-    second.iter().chain(first).take(count).map(|value| spread * value).collect()
-}
-
-/// Writes what `period` has again and again over all of `to`, by all threads.
-fn repeat<T: Copy + Send + Sync>(period: &[T], to: &mut [T]) {
+/// Writes what `block` has from byte `start` on, and then from its start again and again, over all of `to`, by all threads.
+fn repeat(block: &[u8], start: u64, to: &mut [u8]) {
+    let len = block.len().max(1);
     to.par_chunks_mut(MANY).enumerate().for_each(|(number, mut to)| {
-        let mut at = number * MANY % period.len().max(1);
-        while !to.is_empty() && !period.is_empty() {
-            let count = to.len().min(period.len() - at);
-            let (now, rest) = to.split_at_mut(count);
-            now.copy_from_slice(&period[at..at + count]);
+        let mut at = (start as usize + number * MANY) % len;
+        while !to.is_empty() && !block.is_empty() {
+            let (now, rest) = to.split_at_mut(to.len().min(len - at));
+            now.copy_from_slice(&block[at..at + now.len()]);
             (to, at) = (rest, 0);
         }
     });
-}
-
-/// Draws the values of a tensor.
-fn draw(name: &str, shape: &[u64], values: &mut Vec<f32>) {
-    values.resize(shape.iter().product::<u64>() as usize, 0.0);
-    repeat(&period(name, shape), values);
 }
 
 /// A number from 0 to 1 that looks random.
@@ -154,14 +164,21 @@ mod tests {
     fn elements_are_the_values_rounded_once_and_spread_as_told() {
         // Smaller and larger than the block, of one and of two dimensions.
         let shapes = BTreeMap::from([("a.weight", vec![3, 5]), ("b.weight", vec![2049, 1024]), ("c.bias", vec![7]), ("d.weight", vec![9])]);
-        let drawn = Drawn { path: PathBuf::new(), shapes: shapes.iter().map(|(name, shape)| ((*name).to_owned(), shape.clone())).collect() };
+        let owned = shapes.iter().map(|(name, shape)| ((*name).to_owned(), shape.clone())).collect();
+        let drawn = Drawn { path: PathBuf::new(), shapes: owned, blocks: Mutex::default() };
         for (name, shape) in &shapes {
             let values = drawn.values(name, shape).unwrap();
             for dtype in DType::ALL {
-                let mut to = vec![0xff; values.len() * dtype.size() as usize];
-                assert!(drawn.elements_into(name, shape, dtype, &mut to).unwrap());
-                assert!(to == dtype.encode_f32(&values), "{name} in {dtype}");
-                assert!(!drawn.elements_into(name, &[1, 1], dtype, &mut to).unwrap(), "another shape");
+                let (size, all) = (dtype.size() as usize, dtype.encode_f32(&values));
+                let elements = drawn.elements(name, shape, dtype).unwrap();
+                // All at once, and pieces that begin anywhere.
+                let places = [(0, values.len()), (1, values.len() - 1), (values.len() / 2, 3), (values.len() - 1, 1), (values.len(), 0)];
+                for (from, count) in places {
+                    let mut to = vec![0xff; count * size];
+                    elements(from as u64, &mut to).unwrap();
+                    assert!(to == all[from * size..(from + count) * size], "{count} of {name} in {dtype} from {from}");
+                }
+                assert!(drawn.elements(name, &[1, 1], dtype).is_none(), "another shape");
             }
         }
         let values = drawn.values("b.weight", &[2049, 1024]).unwrap();

@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::source::WeightSource;
+use super::source::{Elements, WeightSource};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 
@@ -115,10 +115,10 @@ impl WeightSource for Factors {
         Ok((vec![rows, columns], all))
     }
 
-    fn elements_into(&self, name: &str, shape: &[u64], dtype: DType, to: &mut [u8]) -> Result<bool> {
+    fn elements(&self, name: &str, shape: &[u64], dtype: DType) -> Option<Elements<'_>> {
         match self.names.get(name).map(Vec::as_slice) {
-            Some([only]) => self.inner.elements_into(only, shape, dtype, to),
-            _ => Ok(false),
+            Some([only]) => self.inner.elements(only, shape, dtype),
+            _ => None,
         }
     }
 }

@@ -16,4 +16,4 @@ pub use factors::Factors;
 #[cfg(feature = "gguf")]
 pub use gguf::GgufFile;
 pub use safetensors::Folder;
-pub use source::WeightSource;
+pub use source::{Elements, WeightSource};

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::source::WeightSource;
+use super::source::{Elements, WeightSource};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::model::json;
-use crate::safetensors_file::TensorFile;
+use crate::safetensors_file::{TensorFile, float_type};
 
 const WHOLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -94,10 +94,10 @@ impl WeightSource for Folder {
         Ok((shape.into_iter().map(|size| size as u64).collect(), values))
     }
 
-    fn elements_into(&self, name: &str, shape: &[u64], dtype: DType, to: &mut [u8]) -> Result<bool> {
-        match self.file(name) {
-            Some(file) if self.shape(name).as_deref() == Some(shape) => file.elements_into(name, dtype, to),
-            _ => Ok(false),
-        }
+    fn elements(&self, name: &str, shape: &[u64], dtype: DType) -> Option<Elements<'_>> {
+        let file = self.file(name).filter(|_| self.shape(name).as_deref() == Some(shape))?;
+        float_type(file.info(name)?.dtype)?;
+        let name = name.to_owned();
+        Some(Box::new(move |from, to| file.elements_into(&name, dtype, from, to)))
     }
 }

@@ -5,6 +5,10 @@ use std::path::Path;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 
+/// Writes the elements of a tensor from one of that number on, little-endian, over all of the bytes, by all threads. Its errors are those of
+/// [`WeightSource::values`], and a value that the elements' type cannot hold.
+pub type Elements<'a> = Box<dyn Fn(u64, &mut [u8]) -> Result<()> + 'a>;
+
 /// A model's weights: names as in `model.layers.0.self_attn.q_proj.weight`, matrices `[d_out, d_in]`, row-major. Nothing above knows what
 /// file they are from.
 pub trait WeightSource {
@@ -44,12 +48,8 @@ pub trait WeightSource {
         Ok(())
     }
 
-    /// Writes the elements of a tensor of `shape`, little-endian and of type `dtype`, over all of `to`, where the source has them so; else says `false`, and `to`
-    /// holds anything. What is stored as it is computed in is so moved once, and not widened and rounded again.
-    ///
-    /// # Errors
-    /// Those of [`values`](Self::values).
-    fn elements_into(&self, _name: &str, _shape: &[u64], _dtype: DType, _to: &mut [u8]) -> Result<bool> {
-        Ok(false)
+    /// What writes the elements of a tensor of `shape` to where they are to be, each rounded once to `dtype`; none where the source gives values alone.
+    fn elements(&self, _name: &str, _shape: &[u64], _dtype: DType) -> Option<Elements<'_>> {
+        None
     }
 }

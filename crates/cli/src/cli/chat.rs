@@ -13,6 +13,7 @@ use super::Outcome;
 use super::generate::{Finish, Speaker, Writing, show, went_away};
 use super::interrupt::Interrupt;
 use super::output::Output;
+use super::start::Starting;
 
 /// How often a wait for a line looks whether the program is to end.
 const LOOK: Duration = Duration::from_millis(50);
@@ -35,28 +36,31 @@ pub fn run(args: &Args, backend: &Choice, output: &Output) -> Result<Outcome> {
     if output.is_json() {
         return Err(Error::invalid("--json", "a command that ends with one result, as generate", "chat"));
     }
+    let mut starting = Starting::now();
     let interrupt = Interrupt::listen()?;
     let files = Files::open(&args.writing.model)?;
     if files.template.is_none() {
         return Err(Error::input(&args.writing.model, "expected a model with a chat template, found none: generate goes on with any text"));
     }
-    Job { args, output, interrupt, files: &files }.on(backend.open_any()?)
+    let device = starting.open(backend)?;
+    Job { args, output, starting, interrupt, files: &files }.on(device)
 }
 
 struct Job<'a> {
     args: &'a Args,
     output: &'a Output,
+    starting: Starting,
     interrupt: Interrupt,
     files: &'a Files,
 }
 
 impl Job<'_> {
     fn on(self, device: AnyDevice) -> Result<Outcome> {
-        let Self { args, output, interrupt, files } = self;
+        let Self { args, output, starting, interrupt, files } = self;
         let room = args.context.map_or(4096.min(files.config.context), |room| room as usize);
         let dtype = args.writing.dtype(&device);
         let model = Model::open(Arc::new(device), files, dtype)?;
-        let mut speaker = args.writing.speaker(model, files, room, output)?;
+        let mut speaker = args.writing.speaker(model, files, room, (starting, output))?;
         let typed = std::io::stdin().is_terminal();
         if typed {
             output.note("A line is a turn. /new begins again, Ctrl-C ends an answer, and then Ctrl-C or Ctrl-D the chat.");

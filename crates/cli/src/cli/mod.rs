@@ -32,6 +32,7 @@ mod samples;
 #[cfg(feature = "serve")]
 mod serve;
 mod shrink;
+mod start;
 mod texts;
 mod values;
 mod verify;

@@ -41,6 +41,10 @@ fn the_same_load_on_both_engines_is_one_table() {
     assert!(own.status.success(), "{}", err(&own));
     let ours = object(&own, "eval");
     assert!(ours["start_seconds"].as_f64().unwrap() > 0.0 && ours["device"]["name"].is_string(), "{ours}");
+    let part = |name: &str| ours["start"][name].as_f64().unwrap();
+    let names = ["device", "weights_read", "weights_copied", "memory", "plans", "graphs", "steps", "rest"].map(|name| format!("{name}_seconds"));
+    assert!((names.iter().map(|name| part(name)).sum::<f64>() - part("seconds")).abs() < 1e-6, "{}", ours["start"]);
+    assert!(["weights_read_seconds", "memory_seconds", "plans_seconds", "steps_seconds"].iter().all(|name| part(name) > 0.0), "{}", ours["start"]);
     let theirs = folder.path().join("theirs.json");
     let device = ours["device"]["name"].as_str().unwrap();
     let output = python("vllm_engine.py", &[("VLLM_STUB_DEVICE", device)], &[&[config.as_str(), "-o", text(&theirs), "--dtype", "f32"], &LOAD[..]].concat());

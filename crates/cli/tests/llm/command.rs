@@ -52,6 +52,7 @@ fn generated() {
     let output = trifuse(&["generate", "The largest planet in the Solar System is", "--max-tokens", "8"], "");
     let (out, err) = texts(&output);
     assert_eq!((output.status.code(), out.as_str()), (Some(0), " Jupiter, but it's not the only\n"), "{err}");
+    assert!(err.contains(" s from the start to the first token: device 0."), "{err}");
     assert!(err.contains("8 tokens read, the first chosen after") && err.contains("8 in all, f32 on cpu; cut at its length"), "{err}");
     let output = trifuse(&["generate", "-", "--max-tokens", "3", "--json"], "The largest planet in the Solar System is");
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();

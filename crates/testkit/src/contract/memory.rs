@@ -14,6 +14,7 @@ use super::work::{LEN, Sum, plan_any};
 pub fn tests<B: Backend>() -> Vec<(&'static str, Test<B>)> {
     vec![
         ("what is written is read", round_trip),
+        ("what is written piece by piece is read", pieces),
         ("work and copies keep their order", order),
         ("clones alias, other buffers do not", clones),
         ("a part of a buffer is only that part", parts),
@@ -37,6 +38,47 @@ fn round_trip<B: Backend>(device: &Arc<B>) -> Result<()> {
         bytes.fill(0);
         assert_eq!(session.read(&slice)?, written, "{len} bytes");
     }
+    Ok(())
+}
+
+fn pieces<B: Backend>(device: &Arc<B>) -> Result<()> {
+    let mut session = Session::new(device.clone())?;
+    let byte = |at: u64| (at * 7 % 251) as u8;
+    let all: Vec<u8> = (0..(36 << 20) + 5).map(byte).collect();
+    // Within a piece, at its ends, and more pieces than a device may have on their way at once; also a part of a buffer.
+    for (from, len) in [(0, 0), (0, 1), (0, 5), (3, 4096), (0, 1 << 19), (4, (1 << 19) + 4), (0, 8 << 20), (0, all.len() as u64), (1, (16 << 20) + 3)] {
+        let whole = session.alloc(from + len + 3)?;
+        session.write(&whole, &vec![9; whole.len() as usize])?;
+        let mut end = 0;
+        session.write_with(&whole.sub_slice(from, len).expect("inside"), &mut |at, to| {
+            assert_eq!((at, at % 4096, to.is_empty()), (end, 0, false), "pieces come in order");
+            to.copy_from_slice(&all[at as usize..][..to.len()]);
+            end += to.len() as u64;
+            Ok(())
+        })?;
+        assert_eq!(end, len);
+        let found = session.read(&whole)?;
+        let (before, rest) = found.split_at(from as usize);
+        let (written, behind) = rest.split_at(len as usize);
+        assert!(written == &all[..len as usize] && before.iter().chain(behind).all(|&byte| byte == 9), "{len} bytes at {from}");
+    }
+    // What fails says so, and the queue goes on.
+    let slice = session.alloc(20 << 20)?;
+    let mut made = 0;
+    let failed = session.write_with(&slice, &mut |_, to| {
+        made += 1;
+        to.fill(0);
+        Err(Error::invalid("a piece", "one that is made", "none"))
+    });
+    assert!(matches!(failed, Err(Error::Invalid { .. })) && made == 1, "{failed:?} after {made}");
+    session.write(&slice, &all[..20 << 20])?;
+    assert!(session.read(&slice)? == all[..20 << 20]);
+    let mut inside = Ok(());
+    session.capture(|session| {
+        inside = session.write_with(&slice, &mut |_, _| Ok(()));
+        Ok(())
+    })?;
+    assert!(matches!(inside, Err(Error::Invalid { .. })), "{inside:?}");
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! `demo`: compresses real adapters, serves a mixed batch from the compressed form and shows what was kept.
 
+mod ahead;
 mod inputs;
 mod reference;
 mod serve;
@@ -11,14 +12,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use serde::Serialize;
-use trifuse::backends::Choice;
-use trifuse::device::{Caps, Kind};
+use trifuse::backends::{AnyDevice, Choice};
+use trifuse::device::{Caps, Device, Kind};
 use trifuse::session::Session;
 use trifuse::{Error, Result};
 
 use super::Outcome;
 use super::kept::share;
 use super::output::{Output, Page, Report, Tone};
+use ahead::compile;
 use serve::{Job, serve};
 use stage::{Prepared, Shown};
 
@@ -56,15 +58,22 @@ struct Ran {
 /// Compresses, serves and prints; ends with "a check failed" where an answer is not right.
 pub fn run(args: &Args, choice: &Choice, output: &Output) -> Result<Outcome> {
     let started = Instant::now();
-    let backend = choose(choice, output)?;
+    let (backend, device) = choose(choice, output)?;
     let folder = tempfile::tempdir().map_err(Error::io(std::env::temp_dir(), "write into"))?;
     let Prepared { adapters, stages } = Prepared::new(args.adapters.as_deref(), folder.path())?;
-    let mut made = Vec::new();
-    for (number, stage) in stages.iter().enumerate() {
-        made.push(stage.encode(&folder.path().join(format!("{number}.s2lc")), output)?);
-    }
-    let jobs: Vec<Job<'_>> = stages.iter().zip(&made).map(|(stage, made)| stage.job(&made.path)).collect();
-    let served = serve(Choice::Named(backend.backend, backend.device).open_any()?, &jobs)?;
+    let files: Vec<PathBuf> = (0..stages.len()).map(|number| folder.path().join(format!("{number}.s2lc"))).collect();
+    let jobs: Vec<Job<'_>> = stages.iter().zip(&files).map(|(stage, file)| stage.job(file)).collect();
+    // What a stage is served by is compiled while others are encoded.
+    let made = std::thread::scope(|scope| {
+        let encoded = stages.iter().zip(&jobs).map(|(stage, job)| {
+            let made = stage.encode(&job.bundle, output)?;
+            let device = &device;
+            scope.spawn(move || compile(device, job));
+            Ok(made)
+        });
+        encoded.collect::<Result<Vec<_>>>()
+    })?;
+    let served = serve(&device, &jobs)?;
     drop(jobs);
     let shown: Vec<Shown> = stages.into_iter().zip(made).zip(served).map(|((stage, made), served)| stage.shown(made, served)).collect();
     let right = shown.iter().all(|stage| stage.served.right);
@@ -73,21 +82,25 @@ pub fn run(args: &Args, choice: &Choice, output: &Output) -> Result<Outcome> {
 }
 
 /// Opens a device and has it hold something.
-fn probe(backend: &'static str, device: usize) -> Result<Caps> {
-    let mut session = Session::new(Arc::new(Choice::Named(backend, device).open_any()?))?;
+fn probe(backend: &'static str, device: usize) -> Result<Arc<AnyDevice>> {
+    let device = Arc::new(Choice::Named(backend, device).open_any()?);
+    let mut session = Session::new(Arc::clone(&device))?;
     let slice = session.upload(&[1u32, 2, 3])?;
     match session.download::<u32>(&slice)?.as_slice() {
-        [1, 2, 3] => Ok(session.caps().clone()),
+        [1, 2, 3] => Ok(device),
         other => Err(Error::device("a copy there and back", format!("{other:?} in place of [1, 2, 3]"))),
     }
 }
 
 /// The best device that works; where nothing was asked for and the best does not work after all, the processor.
-fn choose(choice: &Choice, output: &Output) -> Result<Ran> {
+fn choose(choice: &Choice, output: &Output) -> Result<(Ran, Arc<AnyDevice>)> {
     let (backend, device, why) = choice.resolve()?;
-    let ran = |backend, device, why, Caps { name, driver, kind, .. }: Caps| Ran { backend, device, why, name, driver, kind };
+    let ran = |backend, device, why, opened: Arc<AnyDevice>| {
+        let Caps { name, driver, kind, .. } = opened.caps().clone();
+        (Ran { backend, device, why, name, driver, kind }, opened)
+    };
     match probe(backend, device) {
-        Ok(caps) => Ok(ran(backend, device, why, caps)),
+        Ok(opened) => Ok(ran(backend, device, why, opened)),
         Err(error) if *choice == Choice::Auto && backend != "cpu" => {
             output.note(format_args!("{backend}:{device} does not work, going on with cpu: {error}"));
             Ok(ran("cpu", 0, format!("the best that works ({backend}: {error})"), probe("cpu", 0)?))

@@ -12,7 +12,7 @@ use trifuse::adapters::bundle::Bundle;
 use trifuse::adapters::engine::{AdapterId, Engine, EngineOptions, Target};
 use trifuse::adapters::peft::LoraAdapter;
 use trifuse::backends::AnyDevice;
-use trifuse::device::{Kind, Slice};
+use trifuse::device::{Caps, Kind, Slice};
 use trifuse::session::Session;
 use trifuse::{DType, Result};
 
@@ -20,7 +20,7 @@ use super::inputs::{Activations, Group, groups};
 use super::reference::{Check, Totals};
 
 /// Tokens of a batch.
-const TOKENS: usize = 64;
+pub const TOKENS: usize = 64;
 /// Runs before the clock starts, runs that are timed at most, and the time after which no more are begun.
 const WARM_UP: usize = 3;
 const TIMED: usize = 20;
@@ -64,13 +64,24 @@ pub struct Served {
     pub device_kind: Kind,
 }
 
+/// What a device serves in.
+pub fn dtype(caps: &Caps) -> DType {
+    if caps.f16 && caps.kind != Kind::Cpu { DType::F16 } else { DType::F32 }
+}
+
 /// Serves every job on one device.
 ///
 /// # Errors
 /// A bundle that cannot be read; a device that fails.
-pub fn serve(device: AnyDevice, jobs: &[Job<'_>]) -> Result<Vec<Served>> {
-    let mut session = Session::new(Arc::new(device))?;
+pub fn serve(device: &Arc<AnyDevice>, jobs: &[Job<'_>]) -> Result<Vec<Served>> {
+    let mut session = Session::new(Arc::clone(device))?;
     jobs.iter().map(|job| served(&mut session, job)).collect()
+}
+
+/// What the adapters of a group's projections add to.
+fn targets<'a>(group: &'a Group, outputs: &[Slice<AnyDevice>]) -> Vec<Target<'a, AnyDevice>> {
+    let target = |((path, d_out), y): (&'a (String, usize), &Slice<AnyDevice>)| Target { projection: path, y: y.clone(), y_stride: *d_out as u64 };
+    group.projections.iter().zip(outputs).map(target).collect()
 }
 
 /// What lies on the device: inputs by group, outputs by projection.
@@ -80,8 +91,7 @@ struct Buffers {
 }
 
 fn served(session: &mut Session<AnyDevice>, job: &Job<'_>) -> Result<Served> {
-    let caps = session.caps();
-    let (kind, dtype) = (caps.kind, if caps.f16 && caps.kind != Kind::Cpu { DType::F16 } else { DType::F32 });
+    let (kind, dtype) = (session.caps().kind, dtype(session.caps()));
     let bundle = Bundle::open(&job.bundle)?;
     let groups = groups(&bundle, job.activations, TOKENS, dtype);
     let mut check = Check::new(&bundle, job.originals, dtype)?;
@@ -97,15 +107,7 @@ fn served(session: &mut Session<AnyDevice>, job: &Job<'_>) -> Result<Served> {
     let first = mix();
     let mut batch = engine.batch(session, &ids(&first))?;
     let graph = session.capture(|session| {
-        groups.iter().enumerate().try_for_each(|(at, group)| {
-            let targets: Vec<Target<'_, AnyDevice>> = group
-                .projections
-                .iter()
-                .zip(&buffers.y[at])
-                .map(|((path, d_out), y)| Target { projection: path, y: y.clone(), y_stride: *d_out as u64 })
-                .collect();
-            engine.apply(session, &batch, &buffers.x[at], group.d_in as u64, &targets)
-        })
+        groups.iter().enumerate().try_for_each(|(at, group)| engine.apply(session, &batch, &buffers.x[at], group.d_in as u64, &targets(group, &buffers.y[at])))
     })?;
     let mut totals = Totals::default();
     let mut base_only_tokens = 0;

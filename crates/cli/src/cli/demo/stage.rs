@@ -1,6 +1,6 @@
 //! The stages of the demonstration: what is compressed, how, and what is to be learnt from it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::Serialize;
 use trifuse::adapters::bundle::Bundle;
@@ -39,8 +39,6 @@ pub struct Stage {
 
 /// What came of encoding a stage.
 pub struct Made {
-    /// The bundle.
-    pub path: PathBuf,
     kept: Kept,
     /// The output error on held-out activations where the same form is encoded without knowing any.
     uncalibrated: Option<f64>,
@@ -126,16 +124,16 @@ impl Stage {
             }
             None => None,
         };
-        Ok(Made { path: path.into(), kept, uncalibrated })
+        Ok(Made { kept, uncalibrated })
     }
 
-    /// What is to be served.
+    /// What is to be served, from the bundle at a path.
     pub fn job(&self, bundle: &Path) -> Job<'_> {
         Job { bundle: bundle.into(), originals: &self.adapters, activations: self.activations.as_ref() }
     }
 
     /// The stage with what came of it.
-    pub fn shown(self, Made { kept, uncalibrated, .. }: Made, served: Served) -> Shown {
+    pub fn shown(self, Made { kept, uncalibrated }: Made, served: Served) -> Shown {
         let (mean_cosine, least) = (kept.cos_delta_mean, kept.cos_delta_min);
         let good = least >= COSINE || self.activations.is_some();
         let verdict = match (kept.held_out(), uncalibrated) {

@@ -11,7 +11,6 @@ mod variant;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
 
 use serde::Serialize;
 use trifuse::backends::{AnyDevice, Choice};
@@ -25,6 +24,7 @@ use super::Outcome;
 use super::interrupt::Interrupt;
 use super::output::{Output, Page, Report};
 use super::progress::Progress;
+use super::start::{Start, Starting};
 use super::texts::{Documents, end, tokens};
 use super::values;
 use adapted::Adapted;
@@ -107,6 +107,8 @@ struct Evaluated<'a> {
     ppl: Vec<Text<'a>>,
     /// From the start of the command to the first token of the first model whose speed was measured.
     start_seconds: Option<f64>,
+    /// The parts of that time.
+    start: Option<Start>,
     speed: Vec<Speed>,
     /// The steps whose launches were timed, and those, the slowest of each step first.
     steps: Vec<launches::Step>,
@@ -118,7 +120,7 @@ struct Evaluated<'a> {
 
 /// Reads the texts and scores each.
 pub fn run(args: &Args, backend: &Choice, output: &Output) -> Result<Outcome> {
-    let started = Instant::now();
+    let mut starting = Starting::now();
     let interrupt = Interrupt::listen()?;
     let alone = args.variant == Some(Kind::Baseline) || args.model.is_empty();
     let named = if alone { args.baseline_model.as_slice() } else { &args.model };
@@ -129,13 +131,14 @@ pub fn run(args: &Args, backend: &Choice, output: &Output) -> Result<Outcome> {
     let variants = named.iter().map(|name| Variant::open(name, repaired)).collect::<Result<Vec<_>>>()?;
     let baseline = args.baseline_model.as_deref().filter(|_| !alone).map(|name| Variant::open(name, false)).transpose()?;
     let name = named.first().or(args.drawn.as_ref()).map_or(Path::new(""), PathBuf::as_path);
-    Job { args, output, started, interrupt, name, variants, baseline }.on(backend.open_any()?)
+    let device = starting.open(backend)?;
+    Job { args, output, starting, interrupt, name, variants, baseline }.on(device)
 }
 
 struct Job<'a> {
     args: &'a Args,
     output: &'a Output,
-    started: Instant,
+    starting: Starting,
     interrupt: Interrupt,
     name: &'a Path,
     variants: Vec<Variant>,
@@ -204,19 +207,20 @@ impl Job<'_> {
             window: args.window as usize,
             ppl: Vec::new(),
             start_seconds: None,
+            start: None,
             speed: Vec::new(),
             steps: Vec::new(),
             launches: Vec::new(),
             models: Vec::new(),
             texts: Vec::new(),
         };
-        let (mut first, mut timed, mut sources) = (None, Timed::default(), Vec::new());
+        let (mut starting, mut timed, mut sources) = (self.starting, Timed::default(), Vec::new());
         if let Some(path) = &args.drawn {
             let (config, weights) = Drawn::open(path)?;
             let name = path.display().to_string();
             sources.push(source(&name, &config, &weights)?);
             let model = Model::new(Arc::clone(&device), config, &weights, dtype)?;
-            report.speed = speed::measure(&name, model, &args.load, (&mut first, &mut timed), interrupt)?;
+            report.speed = speed::measure(&name, model, &args.load, (&mut starting, &mut timed), interrupt)?;
         }
         let mut baseline = self.baseline.as_ref().filter(|_| ppl).map(|baseline| baseline.model(Arc::clone(&device), dtype)).transpose()?;
         for variant in self.variants.iter().chain(&self.baseline) {
@@ -235,13 +239,14 @@ impl Job<'_> {
                 report.ppl.extend(self.texts(variant, &mut model, baseline.as_mut())?);
             }
             if speed && !interrupt.asked() {
-                report.speed.extend(speed::measure(&variant.name, model, &args.load, (&mut first, &mut timed), interrupt)?);
+                report.speed.extend(speed::measure(&variant.name, model, &args.load, (&mut starting, &mut timed), interrupt)?);
             }
             if interrupt.asked() {
                 break;
             }
         }
-        report.start_seconds = first.map(|first| (first - self.started).as_secs_f64());
+        report.start = starting.told();
+        report.start_seconds = report.start.map(|start| start.seconds);
         (report.steps, report.launches) = (timed.steps, timed.launches);
         // Files are hashed last, when no time is taken.
         if !interrupt.asked() {
@@ -302,6 +307,9 @@ impl Report for Evaluated<'_> {
             let names = ["model", "at once", "adapters", "tokens each", "read, ms", "tokens/s", "step, ms", "95 %", "tokens/s"];
             page.table(&names, &[1, 2, 3, 4, 5, 6, 7, 8], rows)?;
             page.line(format_args!("{} on {}", self.dtype, self.backend))?;
+            if let Some(start) = &self.start {
+                page.line(start.sentence("the first token"))?;
+            }
         }
         launches::page(&self.steps, &self.launches, page)
     }

@@ -14,6 +14,7 @@ use super::drawn::Adapters;
 use super::launches::Timed;
 use super::load::{Load, submit};
 use crate::cli::interrupt::Interrupt;
+use crate::cli::start::Starting;
 
 /// What a number of requests took.
 #[derive(Debug, Serialize)]
@@ -37,8 +38,8 @@ pub struct Speed {
     pub decode_tokens_per_second: f64,
 }
 
-/// Measures every batch of `load` with every number of adapters that it has room for, each twice: the second time counts. `first` is when the
-/// first token came, where it is not known yet. Behind each batch the launches of its steps are timed, with a prompt's where the batch is the largest.
+/// Measures every batch of `load` with every number of adapters that it has room for, each twice: the second time counts. `starting` is told of the
+/// first token. Behind each batch the launches of its steps are timed, with a prompt's where the batch is the largest.
 ///
 /// # Errors
 /// Prompts and answers that are longer than the model's context; targets that the model does not have; a device that fails.
@@ -46,9 +47,10 @@ pub fn measure(
     name: &str,
     mut model: Model<AnyDevice>,
     load: &Load,
-    (first, timed): (&mut Option<Instant>, &mut Timed),
+    (starting, timed): (&mut Starting, &mut Timed),
     interrupt: &Interrupt,
 ) -> Result<Vec<Speed>> {
+    starting.loaded(model.loading());
     let device = Arc::clone(model.session().device());
     let seats = load.batch.iter().copied().max().unwrap_or(1);
     let context = load.prompt as usize + load.answer as usize;
@@ -61,7 +63,7 @@ pub fn measure(
     // No more adapters than requests: the others would not be used.
     let runs = load.drawn_adapters.iter().flat_map(|&adapters| load.batch.iter().map(move |&batch| (batch, adapters)));
     for (number, (batch, adapters)) in runs.filter(|(batch, adapters)| adapters <= batch).enumerate() {
-        let mut time = |salt| run((name, &mut engine), load, (batch, adapters), salt, (&mut *first, interrupt));
+        let mut time = |salt| run((name, &mut engine), load, (batch, adapters), salt, (&mut *starting, interrupt));
         // Who interrupts keeps what was measured.
         if time(2 * number as u64)?.is_none() {
             break;
@@ -83,9 +85,10 @@ fn run(
     load: &Load,
     (batch, adapters): (u32, u32),
     salt: u64,
-    (first_of_all, interrupt): (&mut Option<Instant>, &Interrupt),
+    (starting, interrupt): (&mut Starting, &Interrupt),
 ) -> Result<Option<Speed>> {
     let started = Instant::now();
+    starting.asked(engine.counters());
     submit(engine, load, (batch, adapters), salt)?;
     let (mut first, mut begun, mut steps, mut outputs) = (None, 0, Vec::new(), Vec::new());
     while !engine.is_idle() {
@@ -101,7 +104,7 @@ fn run(
             return Err(Error::invalid("request", "an answer", error));
         }
         if tokens > 0 {
-            first_of_all.get_or_insert_with(Instant::now);
+            starting.ended(engine.counters());
         }
         if begun == batch && tokens == batch as usize {
             steps.push(took.as_secs_f64());

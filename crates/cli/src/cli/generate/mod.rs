@@ -20,6 +20,7 @@ use super::adapters::Found;
 use super::escape::escaped;
 use super::interrupt::Interrupt;
 use super::output::{Output, Page, Report};
+use super::start::Starting;
 use super::values;
 use speak::How;
 pub use speak::{Answer, Finish, Speaker};
@@ -89,11 +90,11 @@ impl Writing {
         self.dtype.or(device.hints().dtype).unwrap_or(DType::F32)
     }
 
-    /// A speaker with room for a text of `room` tokens.
+    /// A speaker with room for a text of `room` tokens. `starting` is what is known of the start until now.
     ///
     /// # Errors
     /// More room than the model was made for; a form that cannot be; adapters of another model, or none of that name; no device memory.
-    pub fn speaker<'a>(&'a self, mut model: Model<AnyDevice>, files: &'a Files, room: usize, output: &Output) -> Result<Speaker<'a>> {
+    pub fn speaker<'a>(&'a self, mut model: Model<AnyDevice>, files: &'a Files, room: usize, (starting, output): (Starting, &Output)) -> Result<Speaker<'a>> {
         let Self { temperature, top_k, top_p, seed, .. } = *self;
         let sampling = SamplingParams { temperature, top_k, top_p, seed, ..SamplingParams::default() };
         let grammar = match self.structure()? {
@@ -105,7 +106,7 @@ impl Writing {
         let backend = model.session().device().backend();
         let engine = Engine::new(model, EngineOptions::default().with_seats(1).with_context(Some(room)), source)?;
         let adapter = self.named(engine.adapters().collect(), &refused)?;
-        Ok(Speaker::new((engine, backend), files, How { sampling, grammar, adapter }, &self.stop))
+        Ok(Speaker::new((engine, backend), files, How { sampling, grammar, adapter }, &self.stop, starting))
     }
 
     /// The adapter that answers, of those that are `known`.
@@ -161,6 +162,7 @@ pub struct Args {
 
 /// Reads, and writes what follows.
 pub fn run(args: &Args, backend: &Choice, output: &Output) -> Result<Outcome> {
+    let mut starting = Starting::now();
     let interrupt = Interrupt::listen()?;
     let mut prompt = args.prompt.clone();
     if prompt == "-" {
@@ -171,12 +173,14 @@ pub fn run(args: &Args, backend: &Choice, output: &Output) -> Result<Outcome> {
         }
     }
     let files = Files::open(&args.writing.model)?;
-    Job { args, output, interrupt, files: &files, prompt: &prompt }.on(backend.open_any()?)
+    let device = starting.open(backend)?;
+    Job { args, output, starting, interrupt, files: &files, prompt: &prompt }.on(device)
 }
 
 struct Job<'a> {
     args: &'a Args,
     output: &'a Output,
+    starting: Starting,
     interrupt: Interrupt,
     files: &'a Files,
     prompt: &'a str,
@@ -184,7 +188,7 @@ struct Job<'a> {
 
 impl Job<'_> {
     fn on(self, device: AnyDevice) -> Result<Outcome> {
-        let Self { args, output, interrupt, files, prompt } = self;
+        let Self { args, output, starting, interrupt, files, prompt } = self;
         let ids = files.tokenizer.encode(prompt, true)?;
         if ids.is_empty() {
             return Err(Error::invalid("prompt", "a text of at least one token", "none"));
@@ -193,7 +197,7 @@ impl Job<'_> {
         let room = (ids.len() + most).min(files.config.context);
         let dtype = args.writing.dtype(&device);
         let model = Model::open(Arc::new(device), files, dtype)?;
-        let mut speaker = args.writing.speaker(model, files, room, output)?;
+        let mut speaker = args.writing.speaker(model, files, room, (starting, output))?;
         let answer = speaker.answer(&ids, most, &interrupt, &mut |part| if output.is_json() { Ok(()) } else { show(part) });
         let answer = match answer {
             Err(error) if went_away(&error) => return Ok(Outcome::Right),
@@ -204,6 +208,9 @@ impl Job<'_> {
         } else {
             output.raw(b"\n")?;
             output.note(answer.sentence());
+            if let Some(start) = &answer.start {
+                output.note(start.sentence("the first token"));
+            }
         }
         Ok(if answer.finish == Finish::Interrupted { Outcome::Interrupted } else { Outcome::Right })
     }

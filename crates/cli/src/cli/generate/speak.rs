@@ -12,6 +12,7 @@ use trifuse::llm::{Files, Grammar, TextStream};
 use trifuse::{DType, Error, Result};
 
 use crate::cli::interrupt::Interrupt;
+use crate::cli::start::{Start, Starting};
 
 /// Why an answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -39,6 +40,8 @@ pub struct Answer {
     pub tokens_per_second: Option<f64>,
     pub backend: &'static str,
     pub dtype: DType,
+    /// What the time from the start of the command to its first token went into.
+    pub start: Option<Start>,
 }
 
 impl Answer {
@@ -62,6 +65,7 @@ pub struct Speaker<'a> {
     backend: &'static str,
     how: How,
     stops: &'a [String],
+    starting: Starting,
 }
 
 /// How answers are made.
@@ -75,9 +79,10 @@ pub struct How {
 }
 
 impl<'a> Speaker<'a> {
-    /// A speaker that answers by an engine of the model on a backend of that name.
-    pub fn new((engine, backend): (Engine<AnyDevice>, &'static str), files: &'a Files, how: How, stops: &'a [String]) -> Self {
-        Self { files, engine, backend, how, stops }
+    /// A speaker that answers by an engine of the model on a backend of that name, with what is known of the start until now.
+    pub fn new((engine, backend): (Engine<AnyDevice>, &'static str), files: &'a Files, how: How, stops: &'a [String], mut starting: Starting) -> Self {
+        starting.loaded(engine.model().loading());
+        Self { files, engine, backend, how, stops, starting }
     }
 
     /// Tokens that there is room for.
@@ -91,6 +96,7 @@ impl<'a> Speaker<'a> {
     /// An empty prompt; one that leaves no room; a device that fails; whatever `show` fails with.
     pub fn answer(&mut self, prompt: &[u32], most: usize, interrupt: &Interrupt, show: &mut dyn FnMut(&str) -> Result<()>) -> Result<Answer> {
         let started = Instant::now();
+        self.starting.asked(self.engine.counters());
         let How { sampling, grammar, adapter } = &self.how;
         let asked = Request::new(prompt.to_vec(), most).with_sampling(sampling.clone()).with_stop(self.files.ends.clone());
         let request = self.engine.submit(asked.with_grammar(grammar.clone()).with_adapter(adapter.clone()))?;
@@ -107,6 +113,7 @@ impl<'a> Speaker<'a> {
                 match output {
                     Output::Token { choice, .. } => {
                         first.get_or_insert_with(|| started.elapsed());
+                        self.starting.ended(self.engine.counters());
                         tokens += 1;
                         if !self.files.ends.contains(&choice.token) {
                             tell(stream.push(&self.files.tokenizer, choice.token)?, &mut text)?;
@@ -141,6 +148,7 @@ impl<'a> Speaker<'a> {
             tokens_per_second: (later > 0).then(|| later as f64 / (all - first).as_secs_f64()),
             backend: self.backend,
             dtype: self.engine.model().dtype(),
+            start: self.starting.told(),
         })
     }
 }

@@ -18,6 +18,7 @@ use trifuse_serve::{EngineOn, LanguageModel, Speech};
 use super::args::Args;
 use super::contents::{about, generations};
 use crate::cli::adapters::Found;
+use crate::cli::start::Starting;
 use crate::cli::values::{Devices, device_name};
 
 /// Tokens of a prompt and its answer together, where nobody says how many: more take memory that few requests use.
@@ -49,7 +50,9 @@ pub fn is_speaker(model: &Path) -> Result<bool> {
 pub fn open(args: &Args, devices: &Devices, model: &Path, name: &str, notes: &Sender<String>) -> Result<LanguageModel> {
     let (mut engines, mut speech) = (Vec::new(), None);
     for device in devices.all() {
-        let (engine, own) = Open { args, model, name, at: device_name(device)?, notes }.on(device.open_any()?)?;
+        let mut starting = Starting::now();
+        let opened = starting.open(device)?;
+        let (engine, own) = Open { args, model, name, at: device_name(device)?, starting, notes }.on(opened)?;
         engines.push(engine);
         speech.get_or_insert(own);
     }
@@ -63,13 +66,14 @@ struct Open<'a> {
     name: &'a str,
     /// The device's name.
     at: String,
+    starting: Starting,
     /// What is to be told of it.
     notes: &'a Sender<String>,
 }
 
 impl Open<'_> {
     fn on(self, device: AnyDevice) -> Result<(EngineOn, Speech)> {
-        let Self { args, model, name, at, notes } = self;
+        let Self { args, model, name, at, mut starting, notes } = self;
         let note = |text: String| drop(notes.send(text));
         let (backend, hints) = (device.backend(), device.hints());
         let dtype = args.dtype.or(hints.dtype).unwrap_or(DType::F32);
@@ -96,6 +100,9 @@ impl Open<'_> {
             let Counters { plans, graphs, bytes, .. } = engine.counters() - before;
             note(format!("warm after {:.1} s: {plans} plans, {graphs} graphs, {bytes} bytes", began.elapsed().as_secs_f64()));
         }
+        starting.loaded(engine.model().loading());
+        starting.ended(engine.counters());
+        starting.told().into_iter().for_each(|start| note(start.sentence("the first request")));
         let Files { tokenizer, template, ends, .. } = files;
         let engine = EngineOn::start(at, engine)?;
         Ok((engine, Speech { name: name.to_owned(), tokenizer, template, ends, adapters }))
