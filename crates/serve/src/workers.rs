@@ -97,6 +97,7 @@ impl Ends {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use std::sync::mpsc;
     use std::thread::ThreadId;

@@ -13,14 +13,17 @@ use crate::llm::config::Config;
 use crate::llm::keys::Keys;
 use crate::model::json;
 
+/// Elements by the name of their type and the columns that they are made for.
+type Blocks = BTreeMap<(&'static str, u64), Arc<[u8]>>;
+
 /// Weights of the sizes that a configuration names, drawn evenly: `[d_out, d_in]` with a variance of `1 / d_in`, so that states keep their size. Norms
 /// are 1, biases 0. What such a model says means nothing; it takes the time and the memory of a real one.
 #[derive(Debug)]
 pub struct Drawn {
     path: PathBuf,
     shapes: BTreeMap<String, Vec<u64>>,
-    /// The drawn values as elements, by the name of their type and the columns that they are made for.
-    blocks: Mutex<BTreeMap<(&'static str, u64), Arc<[u8]>>>,
+    /// The drawn values as elements.
+    blocks: Mutex<Blocks>,
 }
 
 impl Drawn {
