@@ -52,11 +52,15 @@ pub(crate) const SKINNY_LORA: Configs<Linear> = Configs {
 
 /// The most blocks an SM of `gemv`: W is then so small that a launch takes longer than its bytes.
 const GEMV_BLOCKS: u64 = 4;
+/// The most weights of `gemv` on Hopper: of 6.7 million an H200 streams them in 5 % less time with one row, and in 12 % less with 16
+/// (`lab/language-models.md`).
+const GEMV_WEIGHTS: u64 = 6 << 20;
 
 /// Whether `gemv` is worth taking, or what is faster.
 pub(crate) fn suits_gemv(op: &Linear, target: &Target) -> Suits {
     unaligned(op).err().ok_or("rows of an odd length are read two bytes at a time")?;
-    match op.d_out <= GEMV_BLOCKS * gemv::OUTPUTS * u64::from(target.units) {
+    let small = op.d_out <= GEMV_BLOCKS * gemv::OUTPUTS * u64::from(target.units);
+    match small && (target.arch.0 < 90 || op.d_out * op.d_in <= GEMV_WEIGHTS) {
         true => Ok(()),
         false => Err(format!("{} outputs of a K of {}: streaming W is as fast as memory", op.d_out, op.d_in)),
     }

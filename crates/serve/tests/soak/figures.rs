@@ -13,7 +13,16 @@ const OF_A_PROCESSOR: usize = 40 << 10;
 /// How much more may be resident at the end, beside a twentieth: pages that the allocator keeps though nobody holds them.
 const KEPT_KIB: u64 = 16 << 10;
 
+/// From how many bytes on an allocation is not counted as held: what a thread reserves with its first product of matrices, twice the largest cache of the
+/// processor, of which nothing is touched. What is touched of such memory is resident, and bounded as that.
+const RESERVED: usize = 32 << 20;
+
 static HELD: AtomicUsize = AtomicUsize::new(0);
+
+/// What an allocation of `size` bytes counts.
+const fn counted(size: usize) -> usize {
+    if size < RESERVED { size } else { 0 }
+}
 
 /// The system's allocator, and how many bytes of it are held.
 pub struct Counting;
@@ -23,14 +32,14 @@ unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promises are those that the system's allocator asks for.
         let at = unsafe { System.alloc(layout) };
-        HELD.fetch_add(if at.is_null() { 0 } else { layout.size() }, Ordering::Relaxed);
+        HELD.fetch_add(if at.is_null() { 0 } else { counted(layout.size()) }, Ordering::Relaxed);
         at
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promises are those that the system's allocator asks for.
         let at = unsafe { System.alloc_zeroed(layout) };
-        HELD.fetch_add(if at.is_null() { 0 } else { layout.size() }, Ordering::Relaxed);
+        HELD.fetch_add(if at.is_null() { 0 } else { counted(layout.size()) }, Ordering::Relaxed);
         at
     }
 
@@ -38,8 +47,8 @@ unsafe impl GlobalAlloc for Counting {
         // SAFETY: the caller's promises are those that the system's allocator asks for.
         let moved = unsafe { System.realloc(at, layout, size) };
         if !moved.is_null() {
-            HELD.fetch_add(size, Ordering::Relaxed);
-            HELD.fetch_sub(layout.size(), Ordering::Relaxed);
+            HELD.fetch_add(counted(size), Ordering::Relaxed);
+            HELD.fetch_sub(counted(layout.size()), Ordering::Relaxed);
         }
         moved
     }
@@ -47,14 +56,14 @@ unsafe impl GlobalAlloc for Counting {
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         // SAFETY: the caller's promises are those that the system's allocator asks for.
         unsafe { System.dealloc(at, layout) };
-        HELD.fetch_sub(layout.size(), Ordering::Relaxed);
+        HELD.fetch_sub(counted(layout.size()), Ordering::Relaxed);
     }
 }
 
 /// What the process holds.
 #[derive(Debug)]
 pub struct Figures {
-    /// Allocated and not freed.
+    /// Allocated and not freed, in allocations that count.
     held: usize,
     /// Resident, with what the allocator keeps, and with files and memory that are mapped.
     kib: u64,

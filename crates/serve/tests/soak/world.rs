@@ -83,8 +83,9 @@ impl World {
     }
 }
 
-/// A thread that multiplies matrices for the first time keeps memory for it, 600 MiB that nothing touches where caches are large. Which threads of the pool are
-/// asked to is chance, so all of them are, before anything is measured.
+/// A thread that multiplies matrices for the first time keeps memory for it, twice the largest cache of the processor. Which threads of the pool are asked to is
+/// chance, so all of them are, before anything is measured. One whose part others take over is not; where caches are large what it reserves later is not
+/// counted.
 fn every_thread_encodes(folder: &TempDir) {
     let config = Files::open(folder.path()).unwrap().config;
     rayon::broadcast(|_| drop(writer::population(&config)));
