@@ -10,8 +10,9 @@ use super::trial;
 
 /// Names of variants, at most. The design asked for 32. Kernels of one family are configurations of one variant; what is left apart differs in more than how
 /// an operand is brought: `sgmv_long` prepares factors for products, which find it by its name; `sgmv_simt` has no tensor cores, and a variant has one
-/// instruction; `sm90_swap_ab` has another operand in registers; `sm90_varlen`, `sm80_varlen_short` and `sm80_ragged_pages` read other forms.
-const VARIANTS: usize = 30;
+/// instruction; `sm90_swap_ab` has another operand in registers; `sm90_varlen`, `sm80_varlen_short` and `sm80_ragged_pages` read other forms;
+/// `sm90_skinny_gated` writes one y of two products, which no configuration of `sm90_skinny` does.
+const VARIANTS: usize = 31;
 /// Kernels of all architectures that are checked, each counted once for each machine code, at most: what the design asked for.
 const KERNELS: usize = 3500;
 

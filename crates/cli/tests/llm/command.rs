@@ -84,7 +84,7 @@ fn talked() {
 fn by_adapter() {
     let data = root().join("tests/data/smollm2");
     let at = |name: &str| data.join(name).to_str().unwrap().to_owned();
-    let say = |more: &[&str]| trifuse(&[&["generate", "And it came to pass in those days, that", "--max-tokens", "6"], more].concat(), "");
+    let say = |more: &[&str]| trifuse(&[&["generate", "And it came to pass in those days, that", "--max-tokens", "5"], more].concat(), "");
     let text = |more: &[&str]| texts(&say(more)).0;
     let (folder, bundle) = (at("kjv-r8-common"), at("adapters-0.99.s2lc"));
     // One needs no name; of many one is asked for.
