@@ -22,7 +22,7 @@ impl Kernel<GroupedLinear> for Wgpu {
 
     fn plan(&self, op: &GroupedLinear, only: Option<&str>) -> Result<Plan> {
         if op.gate.is_some() {
-            let reason = "portable: a gate: an operation of its own lets through what is gated";
+            let reason = "portable: a gate: an operation of its own is for what it lets through";
             return Err(Error::unsupported(format!("grouped_linear on {}", Self::NAME), reason));
         }
         let products = op.problems.iter().map(|problem| Kernel::<Linear>::plan(self, problem, only)).collect::<Result<_>>()?;
